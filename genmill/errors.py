@@ -1,0 +1,187 @@
+"""One tree of errors. The docstring is the default message; class attributes are policy.
+
+Every error that a client can see carries `code` (stable, for programs), `status` (HTTP) and
+`is_retryable` (whether the same request may succeed later).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class FieldFault:
+    """What is wrong with one field: where (JSON pointer), why, which limit, which value."""
+
+    pointer: str
+    detail: str
+    limit: str | None = None
+    value: str | None = None
+
+    def as_json(self) -> dict[str, str]:
+        pairs = {"pointer": self.pointer, "detail": self.detail, "limit": self.limit, "value": self.value}
+        return {name: text for name, text in pairs.items() if text is not None}
+
+
+class GenmillError(Exception):
+    """Something went wrong inside genmill."""
+
+    code: ClassVar[str] = "internal_error"
+    status: ClassVar[int] = 500
+    is_retryable: ClassVar[bool] = False
+
+    def __init__(self, detail: str | None = None, *, faults: tuple[FieldFault, ...] = ()) -> None:
+        self.detail = detail or (type(self).__doc__ or "").strip().split("\n")[0]
+        self.faults = faults
+        super().__init__(self.detail)
+
+
+class SettingsInvalid(GenmillError):
+    """The settings have faults."""
+
+    code = "settings_invalid"
+
+
+class InvalidRequest(GenmillError):
+    """The request is not valid."""
+
+    code, status = "invalid_request", 422
+
+
+class MalformedJson(InvalidRequest):
+    """The body is not a JSON object."""
+
+    code, status = "malformed_json", 400
+
+
+class UnsupportedMediaType(InvalidRequest):
+    """The content type is not supported here."""
+
+    code, status = "unsupported_media_type", 415
+
+
+class BodyTooLarge(InvalidRequest):
+    """The body is larger than the server reads."""
+
+    code, status = "body_too_large", 413
+
+
+class UnknownModel(InvalidRequest):
+    """No model has this name."""
+
+    code, status = "unknown_model", 422
+
+
+class InvalidImage(InvalidRequest):
+    """The init image cannot be used."""
+
+    code = "invalid_image"
+
+
+class IdempotencyMismatch(InvalidRequest):
+    """This Idempotency-Key was used with another body."""
+
+    code = "idempotency_mismatch"
+
+
+class Unauthorized(GenmillError):
+    """A valid API key is needed."""
+
+    code, status = "unauthorized", 401
+
+
+class Forbidden(GenmillError):
+    """The signature or the key does not allow this."""
+
+    code, status = "forbidden", 403
+
+
+class NotFound(GenmillError):
+    """There is nothing here."""
+
+    code, status = "not_found", 404
+
+
+class JobNotFound(NotFound):
+    """No such job."""
+
+    code = "job_not_found"
+
+
+class OutputExpired(GenmillError):
+    """The output is past its retention."""
+
+    code, status = "output_expired", 410
+
+
+class StoreUnavailable(GenmillError):
+    """The queue's Redis cannot be reached; try again."""
+
+    code, status, is_retryable = "store_unavailable", 503, True
+
+
+class StorageUnavailable(GenmillError):
+    """The output storage cannot be reached; try again."""
+
+    code, status, is_retryable = "storage_unavailable", 503, True
+
+
+class JobFailure(GenmillError):
+    """The job could not be completed."""
+
+    code = "job_failed"
+
+
+class JobPoisoned(JobFailure):
+    """The worker died several times with this job on board."""
+
+    code = "poisoned"
+
+
+class JobExpired(JobFailure):
+    """The job waited longer than its ttl or deadline allows."""
+
+    code = "expired"
+
+
+class JobCanceled(JobFailure):
+    """The job was canceled."""
+
+    code = "canceled"
+
+
+class ModelUnavailable(JobFailure):
+    """The model could not be loaded on this worker."""
+
+    code, is_retryable = "model_unavailable", True
+
+
+class GenerationFailed(JobFailure):
+    """The model raised while it worked on this job."""
+
+    code = "generation_failed"
+
+
+class OutputInvalid(JobFailure):
+    """The model produced NaN or an empty image."""
+
+    code = "output_invalid"
+
+
+class InputUnavailable(JobFailure):
+    """An input of the job could not be read."""
+
+    code = "input_unavailable"
+
+
+class DeliveryFailed(JobFailure):
+    """The webhook receiver did not answer with 2xx."""
+
+    code, is_retryable = "delivery_failed", True
+
+
+class FunctionNotAllowed(JobFailure):
+    """The job names a function that this worker does not run."""
+
+    code = "function_not_allowed"

@@ -1,0 +1,95 @@
+"""What a job asks for: image and text inputs with every default filled in.
+
+`ModelSpec.parse_input` (genmill/registry.py) is the only maker: it applies the model's defaults and limits, so
+whoever holds an `ImageInput` or a `TextInput` holds a valid one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+MAX_SEED = 2**53 - 1
+"""Largest integer that JSON readers in every language keep exact."""
+
+PromptText = Annotated[str, StringConstraints(min_length=1)]
+
+
+def draw_seed() -> int:
+    """A fresh seed for a job that gives none; recorded with the job, so that a retry repeats it."""
+    return secrets.randbelow(2**32)
+
+
+class SchedulerName(StrEnum):
+    """Diffusion samplers by the names that clients send."""
+
+    DDIM = "ddim"
+    DPM = "dpm++2m"
+    EULER = "euler"
+    EULER_A = "euler_a"
+    HEUN = "heun"
+    PNDM = "pndm"
+    UNIPC = "unipc"
+    DEFAULT = "default"
+
+
+class _Input(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ImageInput(_Input):
+    """Text to image; with `init_image` image to image. Sizes in pixels, `strength` in (0, 1]."""
+
+    kind: Literal["image"] = "image"
+    prompt: PromptText
+    negative_prompt: str = ""
+    width: int = 512
+    height: int = 512
+    steps: int = 20
+    guidance: float = 5.0
+    scheduler: SchedulerName = SchedulerName.DEFAULT
+    seed: int = Field(default_factory=draw_seed, ge=0, le=MAX_SEED)
+    num_images: int = 1
+    init_image: str | None = None
+    strength: float = Field(default=0.8, gt=0, le=1)
+
+    @property
+    def rows(self) -> int:
+        """Slots that the job takes: one for each image."""
+        return self.num_images
+
+
+class Message(_Input):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class TextInput(_Input):
+    """A prompt to continue, or chat messages; exactly one of them."""
+
+    kind: Literal["text"] = "text"
+    prompt: str | None = None
+    messages: tuple[Message, ...] | None = None
+    max_tokens: int = Field(default=64, ge=1)
+    temperature: float = Field(default=1.0, ge=0, le=5)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    stop: tuple[Annotated[str, StringConstraints(min_length=1, max_length=64)], ...] = Field(default=(), max_length=8)
+    seed: int = Field(default_factory=draw_seed, ge=0, le=MAX_SEED)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> TextInput:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        if self.messages is not None and not self.messages:
+            raise ValueError("messages must not be empty")
+        return self
+
+    @property
+    def rows(self) -> int:
+        return 1
+
+
+JobInput = ImageInput | TextInput

@@ -1,0 +1,193 @@
+"""The job as the store knows it: states, transitions, the record that everybody reads."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, assert_never
+
+from ulid import ULID
+
+from genmill.errors import JobFailure
+from genmill.inputs import JobInput
+from genmill.keys import GENERATE, JobClass
+from genmill.registry import ModelSpec
+
+
+class JobState(StrEnum):
+    """What a client sees. Derived from RQ's status, so that RQ's tools and ours can never disagree."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    EXPIRED = "expired"
+
+    @property
+    def is_terminal(self) -> bool:
+        match self:
+            case JobState.QUEUED | JobState.RUNNING:
+                return False
+            case JobState.SUCCEEDED | JobState.FAILED | JobState.CANCELED | JobState.EXPIRED:
+                return True
+            case _:
+                assert_never(self)
+
+
+TRANSITIONS: Mapping[tuple[JobState | None, str], JobState] = {
+    (None, "submit"): JobState.QUEUED,
+    (JobState.QUEUED, "claim"): JobState.RUNNING,
+    (JobState.QUEUED, "cancel"): JobState.CANCELED,
+    (JobState.QUEUED, "expire"): JobState.EXPIRED,
+    (JobState.RUNNING, "succeed"): JobState.SUCCEEDED,
+    (JobState.RUNNING, "fail"): JobState.FAILED,
+    (JobState.RUNNING, "cancel"): JobState.CANCELED,
+    (JobState.RUNNING, "return"): JobState.QUEUED,
+    (JobState.RUNNING, "schedule"): JobState.QUEUED,
+    (JobState.RUNNING, "reap"): JobState.QUEUED,
+    (JobState.RUNNING, "poison"): JobState.FAILED,
+    (JobState.FAILED, "requeue"): JobState.QUEUED,
+}
+"""(state before, event) -> state after; docs/states.md draws this table."""
+
+_BY_RQ_STATUS = {
+    "created": JobState.QUEUED,
+    "queued": JobState.QUEUED,
+    "deferred": JobState.QUEUED,
+    "scheduled": JobState.QUEUED,
+    "started": JobState.RUNNING,
+    "finished": JobState.SUCCEEDED,
+    "failed": JobState.FAILED,
+    "stopped": JobState.CANCELED,
+    "canceled": JobState.CANCELED,
+}
+
+
+def new_job_id() -> str:
+    """Sorts by time of creation; characters that RQ allows."""
+    return str(ULID()).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A validated job that is not stored yet."""
+
+    job_id: str
+    tenant: str
+    model: ModelSpec
+    input: JobInput
+    job_class: JobClass = JobClass.P1
+    webhook: str | None = None
+    ttl_s: int | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    idempotency_key: str | None = None
+    body_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job that this worker holds the lease of. `call` is (function, args, kwargs) as RQ stores it."""
+
+    job_id: str
+    fence: int
+    origin: str
+    tenant: str
+    batch_key: str
+    vd_ms: float
+    enqueued_ms: float
+    rows: int
+    cost_ms: float
+    parent: str | None
+    call: tuple[str, list[Any], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A stored job. Times in Unix milliseconds; `result` is what the worker returned."""
+
+    job_id: str
+    tenant: str
+    state: JobState
+    model: str
+    job_class: str
+    batch_key: str
+    request: Mapping[str, Any]
+    fence: int
+    rows: int
+    created_at: str
+    enqueued_ms: float
+    started_ms: float | None
+    ended_ms: float | None
+    gpu_ms: float
+    metadata: Mapping[str, Any]
+    progress: Mapping[str, int] | None
+    error: Mapping[str, str] | None
+    result: Any
+    has_cancel_request: bool
+    webhook: str | None
+
+
+def error_json(error: JobFailure) -> str:
+    return json.dumps({"code": error.code, "message": error.detail})
+
+
+def pack_call(function: str, args: list[Any], kwargs: Mapping[str, Any]) -> bytes:
+    """RQ's `data` field with its JSONSerializer: zlib of [function, instance, args, kwargs]."""
+    return zlib.compress(json.dumps([function, None, args, dict(kwargs)], separators=(",", ":")).encode())
+
+
+def unpack_call(raw: bytes) -> tuple[str, list[Any], dict[str, Any]]:
+    """The inverse; reads plain JSON too, as Lua writes it. Never unpickles. Raises ValueError."""
+    with suppress(zlib.error):  # written by Lua, which has no zlib; RQ reads both forms as well
+        raw = zlib.decompress(raw)
+    function, _instance, args, kwargs = json.loads(raw.decode("utf-8"))
+    return str(function), list(args), dict(kwargs or {})
+
+
+def pack_generate(model: str, job_input: JobInput) -> bytes:
+    return pack_call(
+        GENERATE, [{"model": model, "input": job_input.model_dump(mode="json", exclude_defaults=False)}], {}
+    )
+
+
+def state_of(status: str, error: Mapping[str, str] | None) -> JobState:
+    """One truth: RQ's status, told apart by the error's code where RQ has no word for it."""
+    state = _BY_RQ_STATUS.get(status, JobState.QUEUED)
+    if state is JobState.FAILED and error and error.get("code") == "expired":
+        return JobState.EXPIRED
+    return state
+
+
+def record_from_hash(job_id: str, fields: Mapping[bytes, bytes], result: bytes | None) -> JobRecord:
+    """Read a job hash; missing fields (jobs of foreign tools) take neutral values."""
+
+    def text(name: str, default: str = "") -> str:
+        return fields.get(name.encode(), default.encode()).decode("utf-8", "replace")
+
+    def number(name: str) -> float | None:
+        return float(text(name)) if text(name) else None
+
+    def document(name: str) -> dict[str, Any] | None:
+        return json.loads(text(name)) if text(name) else None
+
+    try:
+        _function, args, _kwargs = unpack_call(fields.get(b"data", b"[null,null,[],{}]"))
+    except (ValueError, TypeError):
+        args = []
+    error = document("error")
+    request = args[0] if args and isinstance(args[0], dict) else {}
+    return JobRecord(
+        job_id=job_id, tenant=text("tenant", "default"), state=state_of(text("status"), error), model=text("model"),
+        job_class=text("origin"), batch_key=text("batch_key"), request=request, fence=int(number("fence") or 0),
+        rows=int(number("rows") or 1), created_at=text("created_at"), enqueued_ms=number("enqueued_ms") or 0.0,
+        started_ms=number("start_ms"), ended_ms=number("ended_ms"), gpu_ms=number("gpu_ms") or 0.0,
+        metadata=document("metadata") or {}, progress=document("progress"), error=error,
+        result=json.loads(b64decode(result)) if result else None, has_cancel_request=bool(text("cancel")),
+        webhook=text("hook") or None,
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""Every Redis key, queue name and time to live is born here.
+
+RQ's own keys (`rq:`) follow RQ 3.0; genmill's (`gm:`) are described in docs/states.md. The Lua files get the same
+prefixes as the table `K`, so that a key is spelled in one place only.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class JobClass(StrEnum):
+    """Priority classes, most urgent first; each is an RQ queue of the same name."""
+
+    P0 = "p0"
+    P1 = "p1"
+    P2 = "p2"
+    P3 = "p3"
+
+
+CALLBACKS = "callbacks"
+"""The queue of webhook deliveries, and the batch key of its jobs."""
+
+QUEUES = (*(c.value for c in JobClass), CALLBACKS)
+
+CALL_BATCH_KEY = "call"
+"""Batch key of jobs that name a plain function; they run one at a time."""
+
+GENERATE = "worker.tasks.generate"
+DELIVER = "worker.tasks.deliver"
+
+TOKEN_TTL_S = 60
+"""How long a claim's token replays its answer; longer than any client retry."""
+
+EXECUTION_TTL_S = 24 * 3600
+RESULT_STREAM_MAXLEN = 10
+SCHEDULER_LOCK_TTL_S = 10
+
+PREFIXES = {
+    # RQ's
+    "job": "rq:job:",
+    "queues": "rq:queues",
+    "queue": "rq:queue:",
+    "wip": "rq:wip:",
+    "finished": "rq:finished:",
+    "failed": "rq:failed:",
+    "canceled": "rq:canceled:",
+    "scheduled": "rq:scheduled:",
+    "execution": "rq:execution:",
+    "executions": "rq:executions:",
+    "results": "rq:results:",
+    "worker": "rq:worker:",
+    "suspended": "rq:suspended",
+    "pubsub": "rq:pubsub:",
+    # genmill's
+    "lane": "gm:lane:",
+    "ready": "gm:ready:",
+    "act": "gm:act:",
+    "parked": "gm:parked:",
+    "parkings": "gm:parkings",
+    "bkhead": "gm:bkhead:",
+    "vt": "gm:vt",
+    "vclock": "gm:vclock",
+    "run": "gm:run:",
+    "lim": "gm:lim",
+    "ttl": "gm:ttl",
+    "wake": "gm:wake:",
+    "token": "gm:token:",
+    "idem": "gm:idem:",
+    "list": "gm:list:",
+    "apikeys": "gm:apikeys",
+    "leader": "gm:leader",
+    "epoch": "gm:epoch",
+    "deliveries": "gm:deliveries:",
+}
+
+
+def job(job_id: str) -> str:
+    return PREFIXES["job"] + job_id
+
+
+def results(job_id: str) -> str:
+    return PREFIXES["results"] + job_id
+
+
+def ready(job_class: str, batch_key: str) -> str:
+    return f"{PREFIXES['ready']}{job_class}:{batch_key}"
+
+
+def batch_key_heads(job_class: str) -> str:
+    return PREFIXES["bkhead"] + job_class
+
+
+def wake(job_class: str) -> str:
+    return PREFIXES["wake"] + job_class
+
+
+def tenant_jobs(tenant: str) -> str:
+    return PREFIXES["list"] + tenant
+
+
+def run_scope(scope: str) -> str:
+    return PREFIXES["run"] + scope
+
+
+def deliveries(job_id: str) -> str:
+    return PREFIXES["deliveries"] + job_id
+
+
+def lua_prelude() -> str:
+    """The table `K` for the Lua files."""
+    pairs = ", ".join(f"{name}='{prefix}'" for name, prefix in PREFIXES.items())
+    return f"local K = {{{pairs}}}\n"

@@ -1,0 +1,42 @@
+-- Ends what nobody else will: leases that ran out (running -> queued, or failed after too many crashes) and
+-- jobs that waited too long (queued -> failed, error expired). Two reapers at once do no harm.
+-- ARGV: most jobs a call, most crashes, poisoned error (JSON), expired error (JSON), canceled error (JSON)
+-- Returns {requeued, poisoned, expired, canceled} as counts.
+local most, max_crashes = tonumber(ARGV[1]), tonumber(ARGV[2])
+local counts = {0, 0, 0, 0}
+local function fail(h, err, event, status)
+  finish(h, {status = status or 'failed', event = event, type = 2, ttl = h.failure_ttl or 604800, payload = '',
+    exc = '', error = err})
+end
+
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.run .. 'global', 0, now_ms, 'LIMIT', 0, most)) do
+  local h = load(id)
+  if not h.exists then redis.call('ZREM', K.run .. 'global', id)
+  else
+    release(h)
+    local crashes = redis.call('HINCRBY', K.job .. id, 'crashes', 1)
+    if h.cancel then fail(h, ARGV[5], 'canceled', 'canceled'); counts[4] = counts[4] + 1
+    elseif crashes >= max_crashes then fail(h, ARGV[3], 'failed'); counts[2] = counts[2] + 1
+    else
+      redis.call('HSET', K.job .. id, 'status', 'queued')
+      redis.call('HDEL', K.job .. id, 'progress')
+      enqueue(h)
+      counts[1] = counts[1] + 1
+    end
+  end
+end
+
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.ttl, 0, now_ms, 'LIMIT', 0, most)) do
+  local h = load(id)
+  redis.call('ZREM', K.ttl, id)
+  if h.exists and h.status == 'queued' and is_queued(h) then
+    dequeue(h)
+    h.worker_name, h.start_ms = nil, nil
+    fail(h, ARGV[4], 'expired')
+    counts[3] = counts[3] + 1
+  end
+end
+for _, class in ipairs({'p0', 'p1', 'p2', 'p3', 'callbacks'}) do
+  redis.call('ZREMRANGEBYSCORE', K.canceled .. class, 0, now_s)
+end
+return counts

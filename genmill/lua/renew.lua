@@ -1,0 +1,16 @@
+-- Renews the leases of a worker's jobs and tells which it lost or must stop.
+-- ARGV: lease ms, then id, fence pairs
+-- Returns {{lost ids}, {ids that a client canceled}}.
+local lost, canceled = {}, {}
+for i = 2, #ARGV, 2 do
+  local id = ARGV[i]
+  local h = load(id)
+  if h.status ~= 'started' or h.fence ~= tonumber(ARGV[i + 1]) then lost[#lost + 1] = id
+  else
+    redis.call('ZADD', K.run .. 'global', now_ms + tonumber(ARGV[1]), id)
+    redis.call('HSET', K.job .. id, 'last_heartbeat', iso())
+    redis.call('HSET', K.execution .. execution_of(h), 'last_heartbeat', tostring(now_ms / 1000))
+    if h.cancel then canceled[#canceled + 1] = id end
+  end
+end
+return {lost, canceled}

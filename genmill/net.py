@@ -1,0 +1,225 @@
+"""HTTP to addresses that tenants name: resolved once, checked, and connected to as checked.
+
+The guard against requests into our own network (SSRF): every address that the host resolves to must be global,
+the connection goes to a checked address, redirects are not followed, bodies are bounded, receivers' bodies are
+never read. `allow_private_urls` lifts the address and port rules, for tests and closed networks.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import cache
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+
+import httpx
+
+from genmill.errors import DeliveryFailed, FieldFault, InputUnavailable, InvalidRequest
+from genmill.settings import Settings
+
+PORTS = frozenset({80, 443, 8080, 8443})
+MAX_URL_CHARS = 2048
+CONNECT_S = 5.0
+
+_NAT64 = IPv6Network("64:ff9b::/96")
+_MOST_ADDRESSES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PostReply:
+    """What a receiver answered; its body is not read. `retry_after_s` from Retry-After, in seconds from now."""
+
+    status: int
+    retry_after_s: float | None
+
+
+class UrlNotAllowed(InvalidRequest):
+    """This URL may not be called."""
+
+    code = "url_not_allowed"
+
+
+def check_url(url: str, settings: Settings, *, for_webhook: bool) -> None:
+    """Submit-time check. Raises UrlNotAllowed naming the rule. A resolver that is down for now is no fault:
+    the call itself checks again."""
+    pointer = "/webhook" if for_webhook else "/input/init_image"
+    parsed = _checked_shape(url, settings, pointer, is_http_fine=not for_webhook)
+    try:
+        _addresses(parsed, settings, pointer)
+    except _Unresolved as err:
+        if err.is_final:
+            raise _fault(
+                pointer, f"the host {parsed.host!r} does not resolve", "a host that resolves", parsed.host
+            ) from None
+
+
+def fetch(url: str, settings: Settings, max_bytes: int, *, timeout_s: float = 15.0) -> bytes:
+    """The body of a 200. Raises UrlNotAllowed, or InputUnavailable for everything that went wrong on the way."""
+    pointer = "/input/init_image"
+    parsed = _checked_shape(url, settings, pointer, is_http_fine=True)
+    deadline = time.monotonic() + timeout_s
+    try:
+        with _answer("GET", parsed, settings, pointer, timeout_s=timeout_s) as response:
+            if response.status_code != 200:
+                raise InputUnavailable(f"{_shown(parsed)} answered {response.status_code}, wanted 200")
+            return _bounded_body(response, max_bytes, deadline)
+    except _Unresolved:
+        raise InputUnavailable(f"the host {parsed.host!r} does not resolve") from None
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as err:
+        raise InputUnavailable(f"{_shown(parsed)} could not be read: {type(err).__name__}") from None
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], settings: Settings) -> PostReply:
+    """Send these bytes once. Any answer is a PostReply, also 3xx to 5xx; no answer raises DeliveryFailed, an
+    address that is not allowed UrlNotAllowed."""
+    parsed = _checked_shape(url, settings, "/webhook", is_http_fine=False)
+    try:
+        with _answer("POST", parsed, settings, "/webhook", settings.callback_timeout_s, body, headers) as response:
+            return PostReply(response.status_code, _retry_after_s(response.headers.get("retry-after")))
+    except _Unresolved:
+        raise DeliveryFailed(f"the host {parsed.host!r} does not resolve") from None
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as err:
+        raise DeliveryFailed(f"no answer from {_shown(parsed)}: {type(err).__name__}") from None
+
+
+class _Unresolved(Exception):
+    def __init__(self, *, is_final: bool) -> None:
+        self.is_final = is_final
+        super().__init__()
+
+
+def _checked_shape(url: str, settings: Settings, pointer: str, *, is_http_fine: bool) -> httpx.URL:
+    """Everything that can be told from the text of the URL alone."""
+    if len(url) > MAX_URL_CHARS:
+        raise _fault(
+            pointer,
+            f"the URL has {len(url)} characters",
+            f"{MAX_URL_CHARS} characters",
+            f"{len(url)} characters",
+        )
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, ValueError):
+        raise _fault(pointer, "this is not a URL", "a URL", url[:80]) from None
+    is_http_fine = is_http_fine or settings.allow_http_webhooks or settings.allow_private_urls
+    schemes = ("https", "http") if is_http_fine else ("https",)
+    if parsed.scheme not in schemes or not parsed.host:
+        raise _fault(pointer, f"the URL must start with {' or '.join(schemes)}", ", ".join(schemes), url[:80])
+    if parsed.userinfo:
+        raise _fault(pointer, "the URL must not carry a user name or password", "no user info", _shown(parsed))
+    port = _port(parsed)
+    if port not in PORTS and not settings.allow_private_urls:
+        allowed = ", ".join(str(known) for known in sorted(PORTS))
+        raise _fault(pointer, f"port {port} may not be called; allowed: {allowed}", allowed, f"{port}")
+    return parsed
+
+
+def _addresses(parsed: httpx.URL, settings: Settings, pointer: str) -> list[str]:
+    """Every address of the host, all of them checked. Raises UrlNotAllowed, _Unresolved."""
+    try:
+        found = socket.getaddrinfo(parsed.host, _port(parsed), type=socket.SOCK_STREAM)
+    except socket.gaierror as err:
+        raise _Unresolved(is_final=err.errno != socket.EAI_AGAIN) from None
+    except (UnicodeError, OSError):
+        raise _Unresolved(is_final=True) from None
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    if not settings.allow_private_urls and not all(is_global(address) for address in addresses):
+        raise _fault(pointer, f"{parsed.host!r} does not lie on the public internet", "a global address", parsed.host)
+    return addresses
+
+
+def is_global(address: str) -> bool:
+    """Whether an address, and the IPv4 address inside it if there is one, is reachable from everywhere."""
+    ip = ip_address(address.partition("%")[0])
+    return all(one.is_global and not one.is_multicast for one in (ip, *_embedded(ip)))
+
+
+def _embedded(ip: IPv4Address | IPv6Address) -> list[IPv4Address]:
+    if isinstance(ip, IPv4Address):
+        return []
+    inner = [ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())]
+    if ip in _NAT64:
+        inner.append(IPv4Address(int(ip) & 0xFFFFFFFF))
+    return [one for one in inner if one is not None]
+
+
+@contextmanager
+def _answer(
+    method: str, parsed: httpx.URL, settings: Settings, pointer: str, timeout_s: float, body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Iterator[httpx.Response]:  # fmt: skip
+    """One request to the first checked address that takes a connection; response not yet read.
+
+    A client of its own for each call: a kept connection would be found again by its address, for another host.
+    """
+    addresses = _addresses(parsed, settings, pointer)[:_MOST_ADDRESSES]
+    timeout = httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s))
+    transport = httpx.HTTPTransport(verify=_tls(), retries=0)
+    with httpx.Client(transport=transport, timeout=timeout, trust_env=False, follow_redirects=False) as client:
+        for address in addresses:
+            request = client.build_request(
+                method,
+                parsed.copy_with(host=address, fragment=None),
+                content=body,
+                headers={"user-agent": "genmill", "accept-encoding": "identity", **(headers or {}), "host": parsed.netloc.decode()},
+                extensions={"sni_hostname": parsed.host},
+            )
+            try:
+                response = client.send(request, stream=True)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                if address == addresses[-1]:
+                    raise
+                continue
+            try:
+                yield response
+            finally:
+                response.close()
+            return
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return httpx.create_ssl_context()
+
+
+def _bounded_body(response: httpx.Response, max_bytes: int, deadline: float) -> bytes:
+    chunks, size = [], 0
+    for chunk in response.iter_raw():
+        size += len(chunk)
+        if size > max_bytes:
+            raise InputUnavailable(f"the answer is larger than {max_bytes} bytes")
+        if time.monotonic() > deadline:
+            raise InputUnavailable("the answer took too long")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _port(parsed: httpx.URL) -> int:
+    return parsed.port or (443 if parsed.scheme == "https" else 80)
+
+
+def _shown(parsed: httpx.URL) -> str:
+    """The URL without its query: that may hold secrets."""
+    return f"{parsed.scheme}://{parsed.host}{parsed.path}"[:200]
+
+
+def _retry_after_s(text: str | None) -> float | None:
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return float(text)
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(0.0, (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+
+
+def _fault(pointer: str, detail: str, limit: str, value: str) -> UrlNotAllowed:
+    return UrlNotAllowed(detail, faults=(FieldFault(pointer, detail, limit, value),))

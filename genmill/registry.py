@@ -1,0 +1,222 @@
+"""The models that a fleet serves, read from `models.toml`; knows defaults and limits, never loads weights."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from genmill.errors import FieldFault, InvalidRequest, SettingsInvalid, UnknownModel
+from genmill.inputs import ImageInput, JobInput, TextInput
+
+BUILTIN_MODELS = Path(__file__).parent / "models" / "models.toml"
+
+ModelName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+
+
+class ModelKind(StrEnum):
+    IMAGE = "image"
+    TEXT = "text"
+
+
+class Limits(BaseModel):
+    """What a job may ask of the model. Sizes in pixels, lengths in characters, tokens where named so."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size_factor: int = Field(default=8, ge=1)
+    min_size: int = Field(default=64, ge=8)
+    max_size: int = Field(default=1024, ge=8)
+    max_steps: int = Field(default=100, ge=1)
+    max_guidance: float = Field(default=30.0, ge=0)
+    max_images: int = Field(default=4, ge=1)
+    max_prompt_chars: int = Field(default=2_000, ge=1)
+    max_tokens: int = Field(default=256, ge=1)
+    max_stop: int = Field(default=4, ge=0)
+
+
+class ModelSpec(BaseModel):
+    """One entry of models.toml. `source` is a folder (relative to the file) or a hub id.
+
+    `max_batch` is the most rows that may be on board at once; `cost_*` estimate GPU-milliseconds and only have to be
+    right relative to each other until the engine has measured.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: ModelName
+    kind: ModelKind
+    source: str
+    revision: str = Field(default="1", pattern=r"^[A-Za-z0-9._-]{1,64}$")
+    dtype: str = Field(default="auto", pattern=r"^(auto|float32|float16|bfloat16)$")
+    aliases: tuple[ModelName, ...] = ()
+    description: str = ""
+    defaults: Mapping[str, Any] = Field(default_factory=dict)
+    limits: Limits = Limits()
+    max_batch: int = Field(default=16, ge=1)
+    cost_per_step_ms: float = Field(default=10.0, gt=0)
+
+    @property
+    def batch_key(self) -> str:
+        """Jobs with equal keys may share forwards: model, revision, dtype (adapters join it when they come)."""
+        return f"{self.name}@{self.revision}/{self.dtype}"
+
+    @cached_property
+    def input_class(self) -> type[ImageInput | TextInput]:
+        return ImageInput if self.kind is ModelKind.IMAGE else TextInput
+
+    def parse_input(self, raw: object) -> JobInput:
+        """Apply defaults and limits. Raises InvalidRequest naming every field that is wrong, with limit and value."""
+        if not isinstance(raw, Mapping):
+            raise InvalidRequest("input must be an object", faults=(FieldFault("/input", "must be an object"),))
+        filled = {**self.defaults, **raw, "kind": self.kind.value}
+        if "messages" in raw and "prompt" not in raw:
+            filled.pop("prompt", None)
+        try:
+            parsed = self.input_class.model_validate(filled)
+        except ValidationError as err:
+            raise invalid_request(err, prefix="/input") from None
+        if faults := tuple(self._limit_faults(parsed)):
+            raise InvalidRequest(summary(faults), faults=faults)
+        return parsed
+
+    def cost_ms(self, job_input: JobInput) -> float:
+        """Estimated GPU-milliseconds, charged at claim and corrected at settle."""
+        if isinstance(job_input, TextInput):
+            return self.cost_per_step_ms * job_input.max_tokens
+        base = float(self.defaults.get("width", 64)) * float(self.defaults.get("height", 64))
+        scale = job_input.width * job_input.height / base
+        return self.cost_per_step_ms * job_input.steps * job_input.num_images * scale
+
+    def _limit_faults(self, job_input: JobInput) -> list[FieldFault]:
+        if isinstance(job_input, ImageInput):
+            return _image_faults(job_input, self.limits)
+        return _text_faults(job_input, self.limits)
+
+
+def _range_fault(name: str, value: float, low: float, high: float) -> list[FieldFault]:
+    if low <= value <= high:
+        return []
+    return [
+        FieldFault(
+            f"/input/{name}",
+            f"{name} must be between {low} and {high}, got {value}",
+            f"{low}..{high}",
+            f"{value}",
+        )
+    ]
+
+
+def _length_fault(name: str, text: str, most: int) -> list[FieldFault]:
+    if len(text) <= most:
+        return []
+    detail = f"{name} has {len(text)} characters, the model reads at most {most}"
+    return [FieldFault(f"/input/{name}", detail, f"{most} characters", f"{len(text)} characters")]
+
+
+def _image_faults(image: ImageInput, limits: Limits) -> list[FieldFault]:
+    faults = _length_fault("prompt", image.prompt, limits.max_prompt_chars)
+    faults += _length_fault("negative_prompt", image.negative_prompt, limits.max_prompt_chars)
+    for name, size in (("width", image.width), ("height", image.height)):
+        faults += _range_fault(name, size, limits.min_size, limits.max_size)
+        if size % limits.size_factor:
+            detail = f"{name} must be a multiple of {limits.size_factor}, got {size}"
+            faults.append(FieldFault(f"/input/{name}", detail, f"multiple of {limits.size_factor}", f"{size}"))
+    faults += _range_fault("steps", image.steps, 1, limits.max_steps)
+    faults += _range_fault("guidance", image.guidance, 0, limits.max_guidance)
+    faults += _range_fault("num_images", image.num_images, 1, limits.max_images)
+    if image.init_image is not None and int(image.steps * image.strength) < 1:
+        detail = f"strength {image.strength} of {image.steps} steps leaves no step to run"
+        faults.append(FieldFault("/input/strength", detail, f">= 1/{image.steps}", f"{image.strength}"))
+    return faults
+
+
+def _text_faults(text: TextInput, limits: Limits) -> list[FieldFault]:
+    faults = _range_fault("max_tokens", text.max_tokens, 1, limits.max_tokens)
+    if text.prompt is not None:
+        faults += _length_fault("prompt", text.prompt, limits.max_prompt_chars)
+    if text.messages is not None:
+        joined = "".join(message.content for message in text.messages)
+        faults += _length_fault("messages", joined, limits.max_prompt_chars)
+    if len(text.stop) > limits.max_stop:
+        faults += _range_fault("stop", len(text.stop), 0, limits.max_stop)
+    return faults
+
+
+class Registry(BaseModel):
+    """All models of a fleet, found by name or alias."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    models: tuple[ModelSpec, ...] = Field(min_length=1)
+
+    @field_validator("models")
+    @classmethod
+    def _names_differ(cls, models: tuple[ModelSpec, ...]) -> tuple[ModelSpec, ...]:
+        names = [name for model in models for name in (model.name, *model.aliases)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"names or aliases used twice: {', '.join(twice)}")
+        return models
+
+    @cached_property
+    def _by_name(self) -> dict[str, ModelSpec]:
+        return {name: model for model in self.models for name in (model.name, *model.aliases)}
+
+    @cached_property
+    def _by_batch_key(self) -> dict[str, ModelSpec]:
+        return {model.batch_key: model for model in self.models}
+
+    def get(self, name: str) -> ModelSpec:
+        """Raises UnknownModel naming the models that there are."""
+        if model := self._by_name.get(name):
+            return model
+        known = ", ".join(model.name for model in self.models)
+        detail = f"there is no model {name[:80]!r}; known: {known}"
+        raise UnknownModel(detail, faults=(FieldFault("/model", detail, known, name[:80]),))
+
+    def by_batch_key(self, batch_key: str) -> ModelSpec | None:
+        return self._by_batch_key.get(batch_key)
+
+
+def load_registry(path: Path = BUILTIN_MODELS) -> Registry:
+    """Read models.toml; relative sources are taken from the file's folder. Raises SettingsInvalid with every fault."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as err:
+        raise SettingsInvalid(f"models file {path}: {err}") from err
+    for entry in document.get("models", []):
+        source = str(entry.get("source", ""))
+        if (path.parent / source).is_dir():
+            entry["source"] = str((path.parent / source).resolve())
+    try:
+        return Registry.model_validate(document)
+    except ValidationError as err:
+        raise SettingsInvalid(f"models file {path}: {summary(field_faults(err, ''))}") from None
+
+
+def field_faults(err: ValidationError, prefix: str) -> tuple[FieldFault, ...]:
+    """Pydantic's errors as faults with JSON pointers; values are shortened and never include secrets."""
+    faults = []
+    for item in err.errors(include_url=False):
+        parts = [str(part) for part in item["loc"]]
+        pointer = prefix + "".join(f"/{part}" for part in parts)
+        limit = ", ".join(f"{k}={v}" for k, v in item.get("ctx", {}).items() if k != "error") or None
+        value = None if item["type"] == "missing" or isinstance(item["input"], dict) else repr(item["input"])[:80]
+        name = parts[-1] if parts else prefix.strip("/")
+        shown = "" if value is None else f", got {value}"
+        faults.append(FieldFault(pointer or "/", f"{name}: {item['msg']}{shown}", limit, value))
+    return tuple(faults)
+
+
+def summary(faults: tuple[FieldFault, ...]) -> str:
+    return "; ".join(fault.detail for fault in faults)
+
+
+def invalid_request(err: ValidationError, prefix: str) -> InvalidRequest:
+    faults = field_faults(err, prefix)
+    return InvalidRequest(summary(faults), faults=faults)

@@ -1,0 +1,109 @@
+"""Settings: read once from the environment (`GENMILL_*`), frozen, passed down. A bad value stops the start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from genmill.errors import SettingsInvalid
+from genmill.keys import CALLBACKS, JobClass
+from genmill.registry import BUILTIN_MODELS, field_faults, summary
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class Durability(StrEnum):
+    """What a 202 promises: `everysec` may lose the last second on a power cut, `always` nothing."""
+
+    EVERYSEC = "everysec"
+    ALWAYS = "always"
+
+
+class Settings(BaseSettings):
+    """All settings of all processes. Times end in `_s`, sizes in `_bytes`; see docs/operating.md."""
+
+    model_config = SettingsConfigDict(env_prefix="GENMILL_", frozen=True, extra="ignore")
+
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    storage_url: str = "file://./genmill-data/outputs"
+    storage_endpoint_url: str | None = None
+    models: Path = BUILTIN_MODELS
+    secret_key: SecretStr | None = None
+    durability: Durability = Durability.EVERYSEC
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=1, le=65535)
+    public_url: str | None = None
+    auth: bool = True
+    max_body_bytes: int = Field(default=12_000_000, ge=1_000)
+    max_image_bytes: int = Field(default=8_000_000, ge=1_000)
+    max_image_pixels: int = Field(default=4096 * 4096, ge=64)
+    url_ttl_s: int = Field(default=24 * 3600, ge=60)
+    allow_private_urls: bool = False
+    allow_http_webhooks: bool = False
+
+    class_delay_s: Mapping[str, float] = Field(
+        default_factory=lambda: {"p0": 1.0, "p1": 10.0, "p2": 120.0, "p3": 3600.0}
+    )
+    limits: Mapping[str, Annotated[float, Field(ge=0)]] = Field(default_factory=lambda: {"host:*": 8})
+    lease_s: float = Field(default=30.0, gt=0)
+    renew_s: float = Field(default=10.0, gt=0)
+    max_crashes: int = Field(default=3, ge=1)
+    grace_s: float = Field(default=20.0, ge=0)
+    result_ttl_s: int = Field(default=7 * 24 * 3600, ge=60)
+    failure_ttl_s: int = Field(default=7 * 24 * 3600, ge=60)
+    idempotency_ttl_s: int = Field(default=24 * 3600, ge=1)
+
+    device: str | None = None
+    max_resident: int = Field(default=4, ge=1)
+    functions: tuple[str, ...] = ("worker.tasks.ping",)
+    callback_delays_s: tuple[float, ...] = (0, 5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
+    callback_timeout_s: float = Field(default=20.0, gt=0)
+    callback_slots: int = Field(default=64, ge=1)
+    upload_threads: int = Field(default=4, ge=1)
+
+    @field_validator("class_delay_s")
+    @classmethod
+    def _every_class(cls, delays: Mapping[str, float]) -> Mapping[str, float]:
+        if set(delays) != {c.value for c in JobClass}:
+            raise ValueError(f"needs exactly the classes {', '.join(JobClass)}")
+        return dict(delays)
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Settings:
+        if not self.auth and self.host not in LOOPBACK:
+            raise ValueError(f"auth may be off only on a loopback host, host is {self.host}")
+        if self.renew_s * 2 > self.lease_s:
+            raise ValueError(f"lease_s ({self.lease_s}) must be at least twice renew_s ({self.renew_s})")
+        return self
+
+    @property
+    def base_url(self) -> str:
+        return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
+
+    @property
+    def class_delay_ms(self) -> dict[str, int]:
+        return {name: int(delay * 1000) for name, delay in self.class_delay_s.items()} | {CALLBACKS: 0}
+
+    def signing_key(self) -> bytes:
+        """The key behind output URLs and webhook secrets. Raises SettingsInvalid when there is none."""
+        if self.secret_key is None or len(self.secret_key.get_secret_value()) < 16:
+            raise SettingsInvalid("GENMILL_SECRET_KEY must be set to at least 16 random characters")
+        return self.secret_key.get_secret_value().encode()
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Read the environment. Raises SettingsInvalid naming every fault at once."""
+    try:
+        return Settings(**overrides)
+    except ValidationError as err:
+        faults = field_faults(err, "GENMILL_")
+        lines = [f"{fault.pointer.replace('_/', '_').upper()}: {fault.detail}" for fault in faults]
+        raise SettingsInvalid("; ".join(lines) or summary(faults), faults=faults) from None
+    except ValueError as err:
+        raise SettingsInvalid(f"{err}: {err.__cause__}") from None

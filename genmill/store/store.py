@@ -1,0 +1,268 @@
+"""The store: jobs, lanes, leases and registries in Redis."""
+
+from __future__ import annotations
+
+import json
+import uuid
+import zlib
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from redis import Redis
+
+from genmill import keys
+from genmill.errors import IdempotencyMismatch, JobCanceled, JobExpired, JobFailure, JobPoisoned
+from genmill.jobs import (
+    Claim,
+    JobRecord,
+    JobRequest,
+    error_json,
+    pack_generate,
+    record_from_hash,
+    unpack_call,
+)
+from genmill.settings import Durability, Settings
+from genmill.store import scripts
+
+
+class Outcome(StrEnum):
+    """How a running job leaves the worker; see settle.lua."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    STOPPED = "stopped"
+    SCHEDULED = "scheduled"
+    RETURNED = "returned"
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """One job's end. `delay_ms` only for SCHEDULED; `exc` is the traceback that RQ's tools show."""
+
+    job_id: str
+    fence: int
+    outcome: Outcome
+    result: object = None
+    error: JobFailure | None = None
+    exc: str = ""
+    gpu_ms: float = 0.0
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    lost: frozenset[str]
+    canceled: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """`why` tells an empty batch: empty, suspended, or the limit that blocked."""
+
+    claims: tuple[Claim, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    requeued: int
+    poisoned: int
+    expired: int
+    canceled: int
+
+
+class Store:
+    """All methods raise redis.exceptions.RedisError when the server is gone; the caller decides who waits."""
+
+    def __init__(self, redis: Redis, settings: Settings) -> None:
+        self.redis = redis
+        self._commands: Any = redis  # redis-py types each reply for every decode option at once; ours are bytes
+        self.settings = settings
+        self._scripts = scripts.register(redis)
+
+    def submit(self, request: JobRequest) -> tuple[str, bool]:
+        """Store and queue. Returns (job id, whether an earlier request with this Idempotency-Key is replayed).
+
+        Raises IdempotencyMismatch. Safe to repeat: the same job id is stored once. With durability `always` it
+        returns only when the append-only file holds the job.
+        """
+        lifetime = max(self.settings.result_ttl_s, self.settings.failure_ttl_s)
+        head = [
+            request.job_id,
+            request.idempotency_key or "",
+            request.body_hash,
+            self.settings.idempotency_ttl_s,
+        ]
+        args = [*head, request.ttl_s or 0, lifetime, *_flat(self._fields(request))]
+        with self.redis.pipeline(transaction=False) as pipe:
+            self._scripts["submit"](args=args, client=pipe)
+            if self.settings.durability is Durability.ALWAYS:
+                pipe.execute_command("WAITAOF", 1, 0, 2000)  # type: ignore[no-untyped-call]
+            (verdict, job_id), *_ = pipe.execute()
+        if verdict == b"mismatch":
+            raise IdempotencyMismatch
+        return job_id.decode(), verdict == b"replayed"
+
+    def claim(
+        self,
+        worker: str,
+        classes: Sequence[str],
+        wants: Sequence[tuple[str, int, bool]],
+        token: str | None = None,
+    ) -> Claimed:
+        """Lease one compatible batch in one round trip. `wants`: (batch key, free slots, is resident)."""
+        args: list[str | int] = [
+                token or uuid.uuid4().hex, worker, json.dumps(list(classes)),
+                json.dumps([[key, slots, int(is_resident)] for key, slots, is_resident in wants]),
+                int(self.settings.lease_s * 1000), json.dumps(dict(self.settings.limits)), keys.EXECUTION_TTL_S,
+                json.dumps(self.settings.class_delay_ms),
+            ]  # fmt: skip
+        reply = self._scripts["claim"](args=args)
+        return Claimed(tuple(_claim(row) for row in reply[1:] if row[1] is not None), reply[0].decode())
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """Commit ends of jobs in one round trip. False where the lease was lost: that commit is refused."""
+        if not settlements:
+            return []
+        with self.redis.pipeline(transaction=False) as pipe:
+            for s in settlements:
+                payload = b64encode(json.dumps(s.result).encode()) if s.result is not None else ""
+                exc = b64encode(zlib.compress(s.exc.encode())) if s.exc else ""
+                error = error_json(s.error) if s.error else ""
+                args = [s.job_id, s.fence, s.outcome, payload, error, exc, round(s.gpu_ms, 3), s.delay_ms]
+                self._scripts["settle"](args=args, client=pipe)
+            return [verdict in (b"ok", b"again") for verdict in pipe.execute()]
+
+    def cancel(self, job_id: str) -> str:
+        """Returns 'dequeued', 'interrupting', 'too_late' or 'unknown'."""
+        verdict: bytes = self._scripts["cancel"](args=[job_id, error_json(JobCanceled())])
+        return verdict.decode()
+
+    def withdraw(self, job_id: str) -> bool:
+        """Take a waiting job out of its lane; the caller (RQ's cancel or delete) writes its end."""
+        return bool(self._scripts["withdraw"](args=[job_id]))
+
+    def renew(self, leases: Iterable[tuple[str, int]]) -> Renewal:
+        """Extend leases; tells which are lost and which a client wants stopped."""
+        pairs: list[str | int] = [part for lease in leases for part in lease]
+        lost, canceled = self._scripts["renew"](args=[int(self.settings.lease_s * 1000), *pairs])
+        return Renewal(frozenset(i.decode() for i in lost), frozenset(i.decode() for i in canceled))
+
+    def reap(self, most: int = 200) -> Reaped:
+        """Requeue or fail what expired leases and times to live left behind."""
+        errors = [error_json(error()) for error in (JobPoisoned, JobExpired, JobCanceled)]
+        return Reaped(*self._scripts["reap"](args=[most, self.settings.max_crashes, *errors]))
+
+    def refile(self, claim: Claim, request: JobRequest) -> bool:
+        """Turn a plain RQ call of worker.tasks.generate into the job that it describes."""
+        fields = {**self._fields(request), "origin": claim.origin}
+        return bool(self._scripts["refile"](args=[claim.job_id, claim.fence, *_flat(fields)]) == b"ok")
+
+    def note_progress(self, steps: Iterable[tuple[str, int, int, int]]) -> int:
+        """(job id, fence, step, steps) of running jobs; returns how many were still ours."""
+        args: list[str | int] = []
+        for job_id, fence, step, total in steps:
+            args += [job_id, fence, json.dumps({"step": step, "steps": total})]
+        return int(self._scripts["progress"](args=args)) if args else 0
+
+    def lead(self, name: str, ttl_s: float) -> int | None:
+        """Take or keep the scheduler's leadership. Returns the epoch, or None while another leads."""
+        epoch = int(self._scripts["lead"](args=[name, int(ttl_s * 1000)]))
+        return epoch or None
+
+    def resign(self, name: str) -> None:
+        """Give leadership up, if it is ours."""
+        self._scripts["lead"](args=[name, 0])
+
+    def publish_limits(self, epoch: int, limits: Mapping[str, float], ttl_s: float) -> bool:
+        """Make limits known to all claims for `ttl_s`; False when a later epoch has published already."""
+        return bool(self._scripts["publish"](args=[epoch, json.dumps(dict(limits)), int(ttl_s * 1000)]))
+
+    def get(self, job_id: str) -> JobRecord | None:
+        return self.get_many([job_id])[0]
+
+    def get_many(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
+        """Records in the order of the ids, None where there is no such job."""
+        with self.redis.pipeline(transaction=False) as pipe:
+            for job_id in job_ids:
+                pipe.hgetall(keys.job(job_id))
+                pipe.xrevrange(keys.results(job_id), count=1)
+            replies = pipe.execute()
+        return [
+            _record(job_id, fields, entries) if fields else None
+            for job_id, fields, entries in zip(job_ids, replies[::2], replies[1::2], strict=True)
+        ]
+
+    def list_ids(self, tenant: str, after: str | None, limit: int) -> list[str]:
+        """Newest first; `after` is the last id of the page before."""
+        index = keys.tenant_jobs(tenant)
+        start = 0
+        if after is not None:
+            rank = self._commands.zrevrank(index, after)
+            if rank is None:
+                return []
+            start = int(rank) + 1
+        return [raw.decode() for raw in self._commands.zrevrange(index, start, start + limit - 1)]
+
+    def position(self, record: JobRecord) -> int | None:
+        """How many ready jobs of the same class and batch key have an earlier virtual deadline."""
+        rank = self._commands.zrank(keys.ready(record.job_class, record.batch_key), record.job_id)
+        return None if rank is None else int(rank)
+
+    def wait_for_end(self, job_id: str, timeout_s: float) -> None:
+        """Return at the job's next end or after `timeout_s`; the result stream is RQ's, so nothing is missed."""
+        key = keys.results(job_id)
+        last = self._commands.xrevrange(key, count=1)
+        self._commands.xread({key: last[0][0] if last else b"0-0"}, block=max(1, int(timeout_s * 1000)), count=1)
+
+    def queue_depths(self) -> dict[str, int]:
+        """Ready jobs of each queue."""
+        depths = {}
+        for name in keys.QUEUES:
+            batch_keys = self._commands.zrange(keys.batch_key_heads(name), 0, -1)
+            depths[name] = sum(self._commands.zcard(keys.ready(name, key.decode())) for key in batch_keys)
+        return depths
+
+    def _fields(self, request: JobRequest) -> dict[str, Any]:
+        spec = request.model
+        fields = {
+            "data": pack_generate(spec.name, request.input), "description": f"{spec.name} {spec.kind}",
+            "origin": request.job_class.value, "timeout": 3600, "result_ttl": self.settings.result_ttl_s,
+            "failure_ttl": self.settings.failure_ttl_s, "tenant": request.tenant, "model": spec.name,
+            "batch_key": spec.batch_key, "cost": round(spec.cost_ms(request.input), 3), "rows": request.input.rows,
+            "delay_ms": self.settings.class_delay_ms[request.job_class.value],
+        }  # fmt: skip
+        if request.webhook:
+            fields["hook"] = request.webhook
+        if request.metadata:
+            fields["metadata"] = json.dumps(dict(request.metadata))
+        return fields
+
+
+def _flat(fields: Mapping[str, Any]) -> list[Any]:
+    return [part for pair in fields.items() for part in pair]
+
+
+def _claim(row: Sequence[bytes | None]) -> Claim:
+    job_id, fence, data, origin, tenant, batch_key, vd, enqueued, rows, cost, parent = (
+        b"" if part is None else part for part in row
+    )
+    try:
+        call = unpack_call(data)
+    except (ValueError, TypeError):
+        call = ("", [], {})  # pickled or broken: the call station refuses it by name, and never unpickles
+    return Claim(
+        job_id.decode(), int(fence), origin.decode(), tenant.decode(), batch_key.decode(), float(vd),
+        float(enqueued or 0), int(float(rows or 1)), float(cost or 1), parent.decode() or None, call,
+    )  # fmt: skip
+
+
+def _record(
+    job_id: str, fields: Mapping[bytes, bytes], entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]
+) -> JobRecord:
+    result = entries[0][1].get(b"return_value") if entries and fields.get(b"status") == b"finished" else None
+    return record_from_hash(job_id, fields, result)

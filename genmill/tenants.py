@@ -1,0 +1,71 @@
+"""API keys: random, shown once, stored hashed; each belongs to one tenant."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from redis import Redis
+
+from genmill import keys
+from genmill.errors import FieldFault, InvalidRequest, NotFound
+
+DEFAULT_TENANT = "default"
+
+_KEYS = keys.PREFIXES["apikeys"]
+_TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """What may be shown of a key. `key_id` is the start of its hash, enough to revoke it by."""
+
+    key_id: str
+    tenant: str
+    name: str
+    created_at: str
+
+
+def create(redis: Redis, tenant: str, name: str) -> str:
+    """A new key of the tenant; this return value is the only time it is shown. Raises InvalidRequest."""
+    if not _TENANT.fullmatch(tenant):
+        detail = f"tenant must match {_TENANT.pattern}, got {tenant[:80]!r}"
+        raise InvalidRequest(detail, faults=(FieldFault("/tenant", detail, _TENANT.pattern, tenant[:80]),))
+    key = f"gm_{secrets.token_urlsafe(32)}"
+    facts = {"tenant": tenant, "name": name, "created_at": datetime.now(UTC).isoformat(timespec="seconds")}
+    redis.hset(_KEYS, _digest(key), json.dumps(facts))
+    return key
+
+
+def list_keys(redis: Redis) -> list[ApiKey]:
+    """All keys, oldest first."""
+    found = [_api_key(digest.decode(), raw) for digest, raw in redis.hgetall(_KEYS).items()]
+    return sorted(found, key=lambda key: (key.created_at, key.key_id))
+
+
+def revoke(redis: Redis, key_or_id: str) -> ApiKey:
+    """Take back a key, named by itself or by its `key_id`. Raises NotFound."""
+    for digest, raw in redis.hgetall(_KEYS).items():
+        if digest.decode() == _digest(key_or_id) or digest.decode()[:12] == key_or_id:
+            redis.hdel(_KEYS, digest)
+            return _api_key(digest.decode(), raw)
+    raise NotFound("There is no such API key")
+
+
+def lookup(redis: Redis, key: str) -> str | None:
+    """The tenant of a key. The key is hashed before it is compared, so the time taken tells nothing about it."""
+    raw = redis.hget(_KEYS, _digest(key))
+    return None if raw is None else str(json.loads(raw)["tenant"])
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
+
+
+def _api_key(digest: str, raw: bytes) -> ApiKey:
+    facts = json.loads(raw)
+    return ApiKey(digest[:12], facts["tenant"], facts["name"], facts["created_at"])

@@ -1,0 +1,77 @@
+"""The job as clients and webhook receivers see it: one shape for both."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from genmill.jobs import JobRecord, JobState
+from genmill.links import Links
+
+
+def job_view(record: JobRecord, links: Links, *, position: int | None = None) -> dict[str, Any]:
+    """JSON of a job. Links in it are signed afresh; the webhook's URL and the init image's place stay inside.
+
+    `text` is there for text jobs that succeeded, `outputs` is empty until the job has some.
+    """
+    result = record.result or {}
+    view: dict[str, Any] = {
+        "id": record.job_id,
+        "object": "job",
+        "state": record.state.value,
+        "model": record.model,
+        "priority": record.job_class,
+        "created_at": _created_at(record),
+        "queued_at": _iso(record.enqueued_ms),
+        "started_at": _iso(record.started_ms),
+        "ended_at": _iso(record.ended_ms),
+        "timings": _timings(record),
+        "progress": dict(record.progress) if record.progress else None,
+        "position": position if record.state is JobState.QUEUED else None,
+        "input": _input(record),
+        "outputs": [_output(output, links) for output in result.get("outputs", ())],
+        "receipt": result.get("receipt"),
+        "error": dict(record.error) if record.error else None,
+        "metadata": dict(record.metadata),
+        "urls": {"get": links.job_url(record.job_id), "cancel": links.job_url(record.job_id) + "/cancel"},
+    }
+    if "text" in result:
+        view["text"] = dict(result["text"])
+    return view
+
+
+def _output(output: dict[str, Any], links: Links) -> dict[str, Any]:
+    shown = {name: output[name] for name in ("content_type", "width", "height", "bytes") if name in output}
+    return {"url": links.output_url(output["key"]), **shown}
+
+
+def _input(record: JobRecord) -> dict[str, Any]:
+    shown = dict(record.request.get("input") or {})
+    if shown.get("init_image") is not None:
+        shown["init_image"] = "stored"
+    return shown
+
+
+def _created_at(record: JobRecord) -> str | None:
+    return record.created_at or _iso(record.enqueued_ms)
+
+
+def _iso(ms: float | None) -> str | None:
+    if not ms:
+        return None
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _timings(record: JobRecord) -> dict[str, float | None]:
+    """Seconds waited and run, milliseconds of GPU charged; None while unknown."""
+    queued, started, ended = record.enqueued_ms or None, record.started_ms, record.ended_ms
+    return {
+        "queued_s": _span(queued, started or ended),
+        "run_s": _span(started, ended),
+        "total_s": _span(queued, ended),
+        "gpu_ms": record.gpu_ms,
+    }
+
+
+def _span(start_ms: float | None, end_ms: float | None) -> float | None:
+    return None if start_ms is None or end_ms is None else round(max(0.0, end_ms - start_ms) / 1000, 3)

@@ -1,0 +1,92 @@
+"""The scheduler's loop: lead or stand by; a leader reaps, moves delayed jobs and publishes limits every second."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import uuid
+
+from redis.exceptions import RedisError
+from rq.scheduler import RQScheduler
+from rq.serializers import JSONSerializer
+
+from genmill import keys
+from genmill.store import Store
+
+log = logging.getLogger("genmill.scheduler")
+
+TICK_S = 1
+LIMITS_TTL_S = 30.0
+"""Published limits outlive a take-over; when no scheduler is left the static ones of the workers hold."""
+
+
+class DelayedWork:
+    """RQ's own scheduler, driven by our tick instead of a process of its own."""
+
+    def __init__(self, store: Store) -> None:
+        self._rq = RQScheduler(keys.QUEUES, connection=store.redis, interval=TICK_S, serializer=JSONSerializer)
+        self._is_registered = False
+
+    def tick(self) -> None:
+        """Move jobs whose time has come from RQ's scheduled registries to their queues. Raises RedisError."""
+        if not self._is_registered:
+            self._rq.register_birth()
+            self._is_registered = True
+        self._rq.acquire_locks()
+        self._rq.heartbeat()
+        self._rq.enqueue_scheduled_jobs()
+
+    def stop(self) -> None:
+        """Release RQ's scheduler locks, so that a standby need not wait for them to run out."""
+        if self._is_registered:
+            self._rq.stop()
+            self._is_registered = False
+
+
+class Scheduler:
+    """`run` blocks until `stop` is set; any number may run, one leads."""
+
+    def __init__(self, store: Store, name: str | None = None) -> None:
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+        self._store = store
+        self._delayed = DelayedWork(store)
+        self._epoch: int | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            try:
+                self.tick()
+            except RedisError as err:
+                log.warning("no answer from Redis, trying again: %s", err)
+            stop.wait(TICK_S)
+        self._resign()
+
+    def tick(self) -> None:
+        """One second's work of a leader; nothing on standby. Raises RedisError."""
+        epoch = self._store.lead(self.name, keys.SCHEDULER_LOCK_TTL_S)
+        if epoch != self._epoch:
+            log.info("scheduler %s %s", self.name, "is on standby" if epoch is None else f"leads, epoch {epoch}")
+            self._epoch = epoch
+        if epoch is None:
+            return
+        self._reap()
+        self._delayed.tick()
+        self._store.publish_limits(epoch, self._store.settings.limits, LIMITS_TTL_S)
+
+    def _reap(self) -> None:
+        reaped = self._store.reap()
+        if reaped.requeued or reaped.poisoned or reaped.expired or reaped.canceled:
+            log.info(
+                "reaped: %d requeued, %d poisoned, %d expired, %d canceled",
+                reaped.requeued, reaped.poisoned, reaped.expired, reaped.canceled,
+            )  # fmt: skip
+
+    def _resign(self) -> None:
+        try:
+            if self._epoch is not None:
+                self._delayed.stop()
+            self._store.resign(self.name)
+        except RedisError as err:
+            log.warning("leadership is left to run out: %s", err)

@@ -1,0 +1,253 @@
+"""The RQ worker that runs jobs in batches: `rq worker -w worker.BatchWorker p0 p1 p2 p3`."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+from redis import Redis
+from redis.backoff import ConstantBackoff
+from redis.client import PubSub, PubSubWorkerThread
+from redis.exceptions import RedisError
+from redis.retry import Retry
+from rq import worker_registration
+from rq.command import handle_command, parse_payload
+from rq.defaults import DEFAULT_LOGGING_DATE_FORMAT, DEFAULT_LOGGING_FORMAT
+from rq.serializers import JSONSerializer
+from rq.utils import now
+from rq.worker.base import BaseWorker, DequeueStrategy, WorkerStatus
+
+from genmill import keys
+from genmill.errors import SettingsInvalid
+from genmill.jobs import Claim
+from genmill.queues import PriorityQueue
+from genmill.registry import ModelSpec, load_registry
+from genmill.settings import load_settings
+from genmill.store import Outcome, Store
+from worker.engines.base import Engine
+from worker.floor import Floor
+from worker.lease_keeper import LeaseKeeper
+
+log = logging.getLogger("genmill.worker")
+
+IDLE_BLOCK_S = 1.0
+"""Longest wait for the wake key, so that foreign pushes, limits and resume are noticed within a second."""
+
+BUSY_CLAIM_S = 0.03
+"""While a batch runs, ask for company at most this often after an empty answer."""
+
+REDIS_RETRY_S = 1.0
+
+
+class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that mypy can follow
+    """Claims compatible jobs as long as slots are free, steps the engines, settles what has ended.
+
+    RQ's registration, heartbeats, commands, suspension, maintenance and signals are kept; its one-job-at-a-time
+    loop is replaced. Light to construct (`rq info` builds one for each registered worker); models load on demand.
+    """
+
+    queue_class = PriorityQueue
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["serializer"] = JSONSerializer
+        super().__init__(*args, **kwargs)
+        self._floor: Floor | None = None
+        self._grace_ends: float | None = None
+        self._next_claim = 0.0
+        self._claimed_jobs = 0
+        self._is_suspended = False
+
+    # ------------------------------------------------------------------ the loop
+
+    def work(
+        self,
+        burst: bool = False,
+        logging_level: str | None = None,
+        date_format: str = DEFAULT_LOGGING_DATE_FORMAT,
+        log_format: str = DEFAULT_LOGGING_FORMAT,
+        max_jobs: int | None = None,
+        max_idle_time: int | None = None,
+        with_scheduler: bool = False,
+        dequeue_strategy: DequeueStrategy = DequeueStrategy.DEFAULT,  # noqa: ARG002  # RQ's command line passes it
+    ) -> bool:
+        """Work until told to stop; with `burst` until the queues are empty. Returns whether any job was claimed.
+
+        `dequeue_strategy` has no effect: virtual deadlines order the jobs of all queues.
+        """
+        _patient(self.connection)
+        self._floor = self._open_floor()
+        self.bootstrap(logging_level, date_format, log_format)
+        logging.getLogger("genmill").setLevel(logging.getLogger("rq.worker").level)
+        if with_scheduler:
+            self._start_scheduler(burst, logging_level, date_format, log_format)
+        self._install_signal_handlers()
+        leases = LeaseKeeper(
+            self._floor.store,
+            self._floor.board,
+            heartbeat=self._beat,
+            on_lost=self._floor.drop_job,
+            on_cancel=lambda job_id: self._stop_job(job_id, Outcome.CANCELED),
+        )
+        leases.start()
+        try:
+            self._loop(self._floor, burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)
+        finally:
+            self._leave(self._floor)
+            leases.stop()
+            self.teardown()
+        return self._claimed_jobs > 0
+
+    def _loop(self, floor: Floor, *, burst: bool, max_jobs: int | None, max_idle_s: int | None) -> None:
+        idle_since = time.monotonic()
+        while not self._is_over(floor):
+            try:
+                self._maintain()
+                claims, why = self._claim(floor, self._jobs_left(max_jobs))
+                floor.admit(claims)
+                floor.step()
+                floor.settle()
+            except RedisError as err:
+                self._weather(floor, err)
+                continue
+            if not floor.is_idle():
+                idle_since = time.monotonic()
+            elif self._jobs_left(max_jobs) == 0 or (burst and why != "ok") or _is_past(idle_since, max_idle_s):
+                return
+
+    def _claim(self, floor: Floor, most: int | None) -> tuple[tuple[Claim, ...], str]:
+        """A batch, or why there is none. Blocks on the wake key when there is nothing else to do."""
+        if self._stop_requested or most == 0 or time.monotonic() < self._next_claim:
+            self._pause(floor)
+            return (), "paused"
+        classes = self.queue_names()
+        claimed = floor.store.claim(self.name, classes, floor.wants(classes, most))
+        self._claimed_jobs += len(claimed.claims)
+        self._note_state(floor, claimed.why)
+        if not claimed.claims:
+            self._next_claim = time.monotonic() + BUSY_CLAIM_S
+            self._pause(floor)
+        return claimed.claims, claimed.why
+
+    def _pause(self, floor: Floor) -> None:
+        """Nothing on board: sleep until woken. Only threads at work: a short nap. A batch runs: no wait."""
+        if floor.is_idle() and not self._stop_requested:
+            self.connection.blpop([keys.wake(name) for name in self.queue_names()], timeout=IDLE_BLOCK_S)
+            self._next_claim = 0.0
+        elif not floor.has_batch():
+            time.sleep(0.005)
+
+    def _jobs_left(self, max_jobs: int | None) -> int | None:
+        return None if max_jobs is None else max(0, max_jobs - self._claimed_jobs)
+
+    def _is_over(self, floor: Floor) -> bool:
+        if not self._stop_requested:
+            return False
+        return floor.is_idle() or (self._grace_ends is not None and time.monotonic() >= self._grace_ends)
+
+    def _weather(self, floor: Floor, err: RedisError) -> None:
+        """Redis is away: the batch on board goes on, nothing is claimed, what has ended is kept."""
+        log.warning("no answer from Redis, trying again in %.0f s: %s", REDIS_RETRY_S, err)
+        until = time.monotonic() + REDIS_RETRY_S
+        while time.monotonic() < until and not self._is_over(floor):
+            floor.step()
+            if not floor.has_batch():
+                time.sleep(0.05)
+
+    def _leave(self, floor: Floor) -> None:
+        """Settle what has ended and give the rest back."""
+        try:
+            floor.give_back()
+            floor.close()
+            floor.settle()
+        except RedisError as err:
+            log.warning("leases are left to run out, Redis is away: %s", err)
+
+    # ------------------------------------------------------------------ RQ's worker, kept true
+
+    def _open_floor(self) -> Floor:
+        settings = load_settings()
+        unknown = [name for name in self.queue_names() if name not in keys.QUEUES]
+        if unknown:
+            raise SettingsInvalid(f"no such queue: {', '.join(unknown)}; there are {', '.join(keys.QUEUES)}")
+        store = Store(self.connection, settings)
+        return Floor(store, load_registry(settings.models), settings, load=self._load_engine)
+
+    def _load_engine(self, spec: ModelSpec) -> Engine:
+        from worker.engines.loader import load_engine  # noqa: PLC0415  # torch is loaded with the first model
+
+        return load_engine(spec, device=self._floor.settings.device if self._floor else None)
+
+    def _note_state(self, floor: Floor, why: str) -> None:
+        """The state that `rq info` shows, written when it changes."""
+        if floor.is_idle() and why != "ok":
+            state = WorkerStatus.SUSPENDED if why == "suspended" else WorkerStatus.IDLE
+        else:
+            state = WorkerStatus.BUSY
+        if self.get_state() != state:
+            self.set_state(state)
+
+    def _maintain(self) -> None:
+        if self.should_run_maintenance_tasks:
+            self.run_maintenance_tasks()
+
+    def _beat(self) -> None:
+        """Heartbeat; a Redis that came back empty gets this worker's registration again."""
+        if not self.connection.sismember(self.redis_workers_keys, self.key) and self.birth_date is not None:
+            log.warning("worker %s registers again: Redis did not know it", self.name)
+            with self.connection.pipeline() as pipe:
+                pipe.hset(self.key, mapping={**self.serialize(), "state": self.get_state()})
+                worker_registration.register(self, pipe)
+                pipe.execute()
+        self.heartbeat()
+
+    def handle_payload(self, message: dict[str, Any]) -> None:
+        """Commands from RQ's tools and from cancel.lua, on the subscription's thread."""
+        payload = parse_payload(message)
+        match payload["command"]:
+            case "stop-job" | "stop-execution":
+                outcome = Outcome.CANCELED if payload.get("by") == "client" else Outcome.STOPPED
+                self._stop_job(payload["job_id"], outcome)
+            case "kill-horse":
+                for claim in self._floor.board.claims() if self._floor else ():
+                    self._stop_job(claim.job_id, Outcome.STOPPED)
+            case _:
+                handle_command(self, payload)
+
+    def _stop_job(self, job_id: str, outcome: Outcome) -> None:
+        if self._floor is not None:
+            self._floor.stop_job(job_id, outcome)
+
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002  # a signal handler's form
+        """First SIGTERM or SIGINT: claim no more, finish what fits `grace_s`, give the rest back."""
+        self._shutdown_requested_date = now()
+        signal.signal(signal.SIGINT, self.request_force_stop)
+        signal.signal(signal.SIGTERM, self.request_force_stop)
+        grace_s = self._floor.settings.grace_s if self._floor else 0.0
+        self._grace_ends = time.monotonic() + grace_s
+        self._stop_requested = True
+
+    def request_force_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Second signal: give everything back at once. One that comes within a second is the same Ctrl-C again."""
+        if now() - self._shutdown_requested_date >= timedelta(seconds=1):
+            self._grace_ends = time.monotonic()
+
+    def _pubsub_exception_handler(self, exc: Exception, pubsub: PubSub, thread: PubSubWorkerThread) -> None:  # noqa: ARG002
+        """Any trouble with Redis is waited out: a subscription that ends would miss cancels until the next renewal."""
+        if not isinstance(exc, RedisError | OSError):
+            raise exc
+        log.warning("commands are not heard, subscribing again: %s", exc)
+        time.sleep(REDIS_RETRY_S)
+
+
+def _is_past(since: float, most_s: float | None) -> bool:
+    return most_s is not None and time.monotonic() - since > most_s
+
+
+def _patient(connection: Redis) -> None:
+    """Short, steady retries: RQ's backoff grows to a minute, a worker should be back within seconds."""
+    connection.set_retry(Retry(ConstantBackoff(0.2), 2))
+    connection.connection_pool.connection_kwargs["socket_connect_timeout"] = 2.0

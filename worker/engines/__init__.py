@@ -1,0 +1,1 @@
+"""Engines turn admitted jobs into outputs; the only folder that imports torch."""

@@ -1,0 +1,128 @@
+"""The port between the worker's loop and the models: jobs in, events out, one event for each job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from genmill.errors import JobFailure
+from genmill.inputs import JobInput
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+@dataclass(frozen=True, slots=True)
+class EngineJob:
+    """A claimed job as an engine sees it. `init_image` is decoded RGB, already resized by nobody."""
+
+    job_id: str
+    input: JobInput
+    init_image: Image | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What the run of one job was like: facts for its client, and the cost to charge.
+
+    `batch_*` count the rows-sharing jobs (images or sequences) in the forwards that this job took part in.
+    `gpu_ms` is the job's share of the time of its forwards.
+    """
+
+    model: str
+    revision: str
+    dtype: str
+    device: str
+    seed: int
+    forwards: int
+    batch_min: int
+    batch_mean: float
+    batch_max: int
+    gpu_ms: float
+    step_ms: float
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TextOutput:
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Step `step` of `steps` is done (for text: tokens)."""
+
+    job_id: str
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """`images` (one for each of num_images) or `text`, never both."""
+
+    job_id: str
+    receipt: Receipt
+    images: tuple[Image, ...] = ()
+    text: TextOutput | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    job_id: str
+    error: JobFailure
+
+
+Event = Progress | Finished | Failed
+
+
+class Engine(Protocol):
+    """One loaded model. All methods are called from the one thread that runs the worker's loop."""
+
+    def free_slots(self) -> int:
+        """Rows (images or sequences) that may still join the running batch."""
+        ...
+
+    def admit(self, jobs: Sequence[EngineJob]) -> None:
+        """Take jobs on board; a bad one shows as `Failed` from a later step, never as an exception here."""
+        ...
+
+    def step(self) -> list[Event]:
+        """One iteration for everybody on board. Returns at once with [] when nobody is."""
+        ...
+
+    def evict(self, job_id: str) -> int | None:
+        """Drop a job between steps. Returns the steps that it had done, or None when it is not on board."""
+        ...
+
+    def is_idle(self) -> bool:
+        """Nobody on board."""
+        ...
+
+    def close(self) -> None:
+        """Free the model's memory; the engine is not used again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A plain function's return value, JSON serialisable. Only the call and delivery stations send it."""
+
+    job_id: str
+    value: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """The job cannot go on now and should be tried again after `delay_s`; nothing is wrong with it."""
+
+    job_id: str
+    delay_s: float
+    error: JobFailure
+
+
+StationEvent = Event | Returned | Postponed

@@ -1,0 +1,203 @@
+"""The worker's shop floor: the stations, who is on board, what ends how. Knows nothing of RQ's worker class."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import assert_never
+
+from redis.exceptions import RedisError
+
+from genmill import keys
+from genmill.errors import JobCanceled, JobFailure, ModelUnavailable
+from genmill.jobs import Claim
+from genmill.links import Links
+from genmill.registry import ModelSpec, Registry
+from genmill.settings import Settings
+from genmill.storage import open_storage
+from genmill.store import Outcome, Settlement, Store
+from worker.board import Board
+from worker.calls import CallStation
+from worker.deliveries import DeliveryStation
+from worker.engines.base import Engine, Failed, Finished, Postponed, Progress, Returned, StationEvent
+from worker.residency import Residents, earliest
+from worker.stations import Station
+from worker.uploads import Uploader
+
+log = logging.getLogger("genmill.worker")
+
+MAX_PENDING_UPLOADS = 256
+"""Above this the storage is not keeping up, and claiming more would only pile results up in memory."""
+
+
+class Floor:
+    """All that a worker has on board, between claim and settlement."""
+
+    def __init__(
+        self, store: Store, registry: Registry, settings: Settings, *, load: Callable[[ModelSpec], Engine]
+    ) -> None:
+        self.store, self.settings, self.board = store, settings, Board()
+        storage = open_storage(settings)
+        self.residents = Residents(registry, settings, storage, load)
+        self._uploads = Uploader(storage, settings.upload_threads)
+        self._calls = CallStation(store, registry, settings)
+        self._deliveries = DeliveryStation(store, settings, Links(settings))
+        self._unsettled: list[Settlement] = []
+        self._stops: deque[tuple[str, Outcome]] = deque()
+        self._lost: deque[str] = deque()
+
+    def wants(self, classes: Sequence[str], most: int | None) -> list[tuple[str, int, bool]]:
+        """What to ask the queue for, in rows: nothing while the storage does not keep up."""
+        if self._uploads.pending() >= MAX_PENDING_UPLOADS:
+            return []
+        wants: list[tuple[str, int, bool]] = [(keys.CALL_BATCH_KEY, self._calls.free_slots(), True)]
+        if keys.CALLBACKS in classes:
+            wants.append((keys.CALLBACKS, self._deliveries.free_slots(), True))
+        if set(classes) - {keys.CALLBACKS}:
+            wants += self.residents.wants()
+        return [(key, slots if most is None else min(slots, most), has) for key, slots, has in wants if slots > 0]
+
+    def admit(self, claims: Sequence[Claim]) -> None:
+        """Put a batch (one batch key) on its station; a model that does not load fails its jobs, with the reason."""
+        if not claims:
+            return
+        self.board.add(claims)
+        try:
+            station = self._station(claims[0].batch_key)
+            if station is None:
+                raise ModelUnavailable(f"this worker has no model for {claims[0].batch_key}")  # noqa: TRY301
+            station.admit(claims)
+        except RedisError as err:
+            log.warning("batch %s goes back to the queue: %s", claims[0].batch_key, err)
+            self._unsettled += [Settlement(c.job_id, c.fence, Outcome.RETURNED) for c in claims]
+        except Exception as err:  # the edge to third-party model code: whatever it raises ends these jobs only
+            log.exception("batch %s cannot start", claims[0].batch_key)
+            failure = ModelUnavailable(f"{claims[0].batch_key}: {err}")
+            self._record([Failed(claim.job_id, failure) for claim in claims])
+        for job_id in self._calls.take_refiled():
+            self.board.remove(job_id)
+
+    def step(self) -> None:
+        """One iteration: the most urgent engine, and whatever the thread-driven stations have ready."""
+        self._obey()
+        station = earliest(self.residents.stations(), self._heads())
+        for busy in (station, self._calls, self._deliveries):
+            if busy is not None:
+                self._record(busy.step())
+
+    def has_batch(self) -> bool:
+        """A model is at work, so the loop should not wait."""
+        return any(not station.is_idle() for station in self.residents.stations())
+
+    def settle(self) -> None:
+        """Commit all that has ended. Keeps what could not be committed for the next call; raises RedisError."""
+        self._unsettled += self._uploads.take_done()
+        while self._unsettled:
+            batch = self._unsettled[:64]
+            for settlement, is_ours in zip(batch, self.store.settle(batch), strict=True):
+                if not is_ours:
+                    log.warning("job %s was no longer ours: its end is not recorded", settlement.job_id)
+                self.board.remove(settlement.job_id)
+            del self._unsettled[: len(batch)]
+
+    def is_idle(self) -> bool:
+        return len(self.board) == 0
+
+    def stop_job(self, job_id: str, outcome: Outcome) -> None:
+        """Ask a job to leave before the next step; safe from any thread."""
+        self._stops.append((job_id, outcome))
+
+    def drop_job(self, job_id: str) -> None:
+        """Its lease is lost: leave the batch and record nothing; safe from any thread."""
+        self._lost.append(job_id)
+
+    def give_back(self) -> None:
+        """Return everybody on board to the queue with nothing charged."""
+        self._unsettled += self._uploads.take_done()
+        ended = {settlement.job_id for settlement in self._unsettled}
+        for claim in self.board.claims():
+            if claim.job_id not in ended:
+                self._evict(claim)
+                self._unsettled.append(Settlement(claim.job_id, claim.fence, Outcome.RETURNED))
+
+    def close(self) -> None:
+        """Stop the threads: uploads first, so that what they finish can still be settled."""
+        self._uploads.close()
+        self._calls.close()
+        self._deliveries.close()
+        self.residents.close()
+
+    def _station(self, batch_key: str) -> Station | None:
+        if batch_key == keys.CALL_BATCH_KEY:
+            return self._calls
+        return self._deliveries if batch_key == keys.CALLBACKS else self.residents.station_for(batch_key)
+
+    def _heads(self) -> dict[str, float]:
+        heads: dict[str, float] = {}
+        for claim in self.board.claims():
+            heads[claim.batch_key] = min(claim.vd_ms, heads.get(claim.batch_key, float("inf")))
+        return heads
+
+    def _evict(self, claim: Claim) -> int | None:
+        if claim.batch_key == keys.CALL_BATCH_KEY:
+            return self._calls.evict(claim.job_id)
+        if claim.batch_key == keys.CALLBACKS:
+            return self._deliveries.evict(claim.job_id)
+        found = [s for s in self.residents.stations() if s.batch_key == claim.batch_key]
+        return found[0].evict(claim.job_id) if found else None
+
+    def _obey(self) -> None:
+        while self._lost:
+            claim = self.board.get(self._lost.popleft())
+            if claim is not None:
+                log.warning("job %s: the lease was lost, it leaves the batch", claim.job_id)
+                self._evict(claim)
+                self.board.remove(claim.job_id)
+        while self._stops:
+            job_id, outcome = self._stops.popleft()
+            claim = self.board.get(job_id)
+            step = None if claim is None or self._uploads.is_pending(job_id) else self._evict(claim)
+            if claim is not None and step is not None:
+                error = JobCanceled(f"interrupted at step {step}")
+                self._unsettled.append(Settlement(job_id, claim.fence, outcome, error=error))
+
+    def _record(self, events: Iterable[StationEvent]) -> None:
+        for event in events:
+            claim = self.board.get(event.job_id)
+            if claim is None:
+                continue
+            match event:
+                case Progress():
+                    self.board.note_progress(event.job_id, event.step, event.steps)
+                case Finished():
+                    self._uploads.start(claim, event)
+                case Returned():
+                    self._end(claim, Outcome.FINISHED, result=event.value)
+                case Failed():
+                    self._end(claim, Outcome.FAILED, error=event.error, exc=_trace(event.error))
+                case Postponed():
+                    self._end(claim, Outcome.SCHEDULED, error=event.error, delay_ms=int(event.delay_s * 1000))
+                case _:
+                    assert_never(event)
+
+    def _end(
+        self,
+        claim: Claim,
+        outcome: Outcome,
+        *,
+        result: object = None,
+        error: JobFailure | None = None,
+        exc: str = "",
+        delay_ms: int = 0,
+    ) -> None:
+        gpu_ms = 0.0 if outcome is Outcome.SCHEDULED else claim.cost_ms
+        self._unsettled.append(
+            Settlement(claim.job_id, claim.fence, outcome, result, error, exc, gpu_ms=gpu_ms, delay_ms=delay_ms)
+        )
+
+
+def _trace(error: JobFailure) -> str:
+    cause = error.__cause__ or error
+    return "".join(traceback.format_exception(cause))

@@ -1,0 +1,111 @@
+"""Where claimed jobs are worked on: one station for each loaded model, one for deliveries, one for plain calls."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+from genmill.errors import GenmillError, InputUnavailable, JobFailure, StorageUnavailable
+from genmill.images import decode_image
+from genmill.inputs import ImageInput
+from genmill.jobs import Claim
+from genmill.registry import ModelSpec
+from genmill.settings import Settings
+from genmill.storage import Storage
+from worker.engines.base import Engine, EngineJob, Failed, Postponed, StationEvent
+
+log = logging.getLogger("genmill.worker")
+
+STORAGE_RETRY_S = 5.0
+
+
+class Station(Protocol):
+    """Called from the worker's loop only. `step` gives one event list for one iteration and never blocks long."""
+
+    batch_key: str
+
+    def free_slots(self) -> int: ...
+    def admit(self, claims: Sequence[Claim]) -> None: ...
+    def step(self) -> list[StationEvent]: ...
+    def evict(self, job_id: str) -> int | None: ...
+    def is_idle(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+class ModelStation:
+    """An engine behind its input loading: init images are read in threads, then the job joins the batch."""
+
+    def __init__(
+        self, spec: ModelSpec, engine: Engine, storage: Storage, settings: Settings, pool: ThreadPoolExecutor
+    ) -> None:
+        self.batch_key = spec.batch_key
+        self._spec, self._engine, self._storage, self._settings, self._pool = (
+            spec,
+            engine,
+            storage,
+            settings,
+            pool,
+        )
+        self._loading: dict[str, tuple[Claim, Future[EngineJob]]] = {}
+        self._refused: list[StationEvent] = []
+
+    def free_slots(self) -> int:
+        return self._engine.free_slots() - sum(claim.rows for claim, _ in self._loading.values())
+
+    def admit(self, claims: Sequence[Claim]) -> None:
+        ready = []
+        for claim in claims:
+            try:
+                job = self._parse(claim)
+            except (ValueError, KeyError, IndexError, TypeError) as err:
+                self._refused.append(Failed(claim.job_id, JobFailure(f"the stored input cannot be read: {err}")))
+                continue
+            if isinstance(job.input, ImageInput) and job.input.init_image is not None:
+                self._loading[claim.job_id] = (
+                    claim,
+                    self._pool.submit(self._with_image, job, job.input.init_image),
+                )
+            else:
+                ready.append(job)
+        self._engine.admit(ready)
+
+    def step(self) -> list[StationEvent]:
+        events: list[StationEvent] = [*self._refused]
+        self._refused.clear()
+        events += self._join_loaded()
+        events += self._engine.step()
+        return events
+
+    def evict(self, job_id: str) -> int | None:
+        if job_id in self._loading:
+            self._loading.pop(job_id)[1].cancel()
+            return 0
+        return self._engine.evict(job_id)
+
+    def is_idle(self) -> bool:
+        return self._engine.is_idle() and not self._loading and not self._refused
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _parse(self, claim: Claim) -> EngineJob:
+        request = claim.call[1][0]
+        return EngineJob(claim.job_id, self._spec.input_class.model_validate(request["input"]))
+
+    def _with_image(self, job: EngineJob, key: str) -> EngineJob:
+        image = decode_image(self._storage.get(key).body, self._settings)
+        return EngineJob(job.job_id, job.input, image)
+
+    def _join_loaded(self) -> list[StationEvent]:
+        events: list[StationEvent] = []
+        for job_id in [job_id for job_id, (_, future) in self._loading.items() if future.done()]:
+            _, future = self._loading.pop(job_id)
+            try:
+                self._engine.admit([future.result()])
+            except StorageUnavailable as err:
+                events.append(Postponed(job_id, STORAGE_RETRY_S, InputUnavailable(err.detail)))
+            except GenmillError as err:
+                events.append(Failed(job_id, InputUnavailable(err.detail)))
+        return events

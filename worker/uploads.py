@@ -1,0 +1,109 @@
+"""Encoding and storing outputs in threads. A storage that is down costs waiting, never the GPU work again."""
+
+from __future__ import annotations
+
+import io
+import logging
+import queue
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from genmill.errors import GenmillError, JobFailure, StorageUnavailable
+from genmill.jobs import Claim
+from genmill.storage import Storage
+from genmill.store import Outcome, Settlement
+from worker.engines.base import Finished
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+log = logging.getLogger("genmill.worker")
+
+FIRST_RETRY_S = 0.5
+LONGEST_RETRY_S = 10.0
+
+
+def encode_png(image: Image) -> bytes:
+    """PNG: lossless, so that a result can be compared with a run alone, byte for byte."""
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", compress_level=3)
+    return buffer.getvalue()
+
+
+class Uploader:
+    """`start` a finished job; its settlement comes out of `take_done` once every output is stored."""
+
+    def __init__(self, storage: Storage, threads: int) -> None:
+        self._storage = storage
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="upload")
+        self._done: queue.SimpleQueue[Settlement] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._pending: set[str] = set()
+
+    def start(self, claim: Claim, finished: Finished) -> None:
+        with self._lock:
+            self._pending.add(claim.job_id)
+        self._pool.submit(self._store_outputs, claim, finished)
+
+    def take_done(self) -> list[Settlement]:
+        done = []
+        while not self._done.empty():
+            done.append(self._done.get())
+        return done
+
+    def is_pending(self, job_id: str) -> bool:
+        with self._lock:
+            return job_id in self._pending
+
+    def pending(self) -> int:
+        with self._lock:
+            return len(self._pending)
+
+    def close(self) -> None:
+        """Give up waiting for the storage; what is not stored is given back by the worker."""
+        self._closing.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _store_outputs(self, claim: Claim, finished: Finished) -> None:
+        try:
+            outputs = [self._put(claim, number, image) for number, image in enumerate(finished.images)]
+            result = result_of(finished, outputs)
+            gpu_ms = finished.receipt.gpu_ms
+            done = Settlement(claim.job_id, claim.fence, Outcome.FINISHED, result, gpu_ms=gpu_ms)
+        except StorageUnavailable:
+            return  # closing: the lease is given back
+        except (GenmillError, OSError, ValueError) as err:
+            failure = JobFailure(f"the output could not be stored: {err}")
+            done = Settlement(claim.job_id, claim.fence, Outcome.FAILED, error=failure)
+        finally:
+            with self._lock:
+                self._pending.discard(claim.job_id)
+        self._done.put(done)
+
+    def _put(self, claim: Claim, number: int, image: Image) -> dict[str, Any]:
+        body = encode_png(image)
+        key = f"{claim.job_id}/{claim.fence}/{number}.png"
+        wait_s = FIRST_RETRY_S
+        while True:
+            try:
+                self._storage.put(key, body, "image/png")
+                break
+            except StorageUnavailable as err:
+                log.warning("output %s is not stored yet, trying again in %.1f s: %s", key, wait_s, err.detail)
+                if self._closing.wait(wait_s):
+                    raise
+                wait_s = min(wait_s * 2, LONGEST_RETRY_S)
+        size = {"width": image.width, "height": image.height, "bytes": len(body)}
+        return {"key": key, "content_type": "image/png", **size}
+
+
+def result_of(finished: Finished, outputs: list[dict[str, Any]]) -> Mapping[str, Any]:
+    """The job's result as it is stored: outputs by storage key, text, receipt."""
+    result: dict[str, Any] = {"outputs": outputs, "receipt": asdict(finished.receipt)}
+    if finished.text is not None:
+        result["text"] = asdict(finished.text)
+    return result
