@@ -101,10 +101,13 @@ local function next_tenant(class, bk)
   end
 end
 
-local function lease(id)
+-- nil for a job that RQ itself canceled or deleted while it stood in its lane: it only leaves the lane.
+local function lease(id, class, bk, tenant)
   local h = load(id)
+  local is_claimable = h.status == 'queued'
+  h.origin, h.batch_key, h.tenant = class, bk, tenant
   dequeue(h)
-  if not h.exists then return nil end
+  if not is_claimable then return nil end
   h.fence = h.fence + 1
   redis.call('HSET', K.job .. id, 'status', 'started', 'started_at', iso(), 'last_heartbeat', iso(),
     'worker_name', worker, 'fence', int(h.fence), 'start_ms', int(now_ms))
@@ -137,7 +140,7 @@ while free > 0 do
     local id = redis.call('ZRANGE', K.lane .. key .. ':' .. tenant, 0, 0)[1]
     local rows = tonumber(redis.call('HGET', K.job .. id, 'rows') or 1)
     if rows > free and #ids > 0 then break end
-    local h = lease(id)
+    local h = lease(id, class, pick.bk, tenant)
     if h then
       local vt = virtual_time(tenant)
       local weight = tonumber(limits['weight:' .. tenant] or 1)

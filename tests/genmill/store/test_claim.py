@@ -1,0 +1,164 @@
+"""Claims: what is taken, in which order, under which limits, and that RQ's keys tell the same story."""
+
+from __future__ import annotations
+
+from redis import Redis
+from rq.executions import Execution
+from rq.job import Job, JobStatus
+from rq.registry import StartedJobRegistry
+from rq.serializers import JSONSerializer
+
+from genmill import keys
+from genmill.jobs import JobState
+from genmill.registry import ModelSpec
+from genmill.store import Outcome, Settlement, Store
+from tests.conftest import SettingsFactory
+from tests.genmill.store.conftest import Submit
+
+CLASSES = ["p0", "p1", "p2", "p3"]
+
+
+def claim_ids(store: Store, slots: int, spec: ModelSpec, classes: list[str] = CLASSES) -> list[str]:
+    return [c.job_id for c in store.claim("w", classes, [(spec.batch_key, slots, False)]).claims]
+
+
+def test_a_claim_takes_urgent_classes_first_then_older_jobs(store: Store, submit: Submit, shapes: ModelSpec) -> None:
+    late, early, urgent = submit(job_class="p2"), submit(job_class="p1"), submit(job_class="p0")
+    assert claim_ids(store, 8, shapes) == [urgent, early, late]
+
+
+def test_a_worker_of_some_queues_leaves_the_others(store: Store, submit: Submit, shapes: ModelSpec) -> None:
+    submit(job_class="p0")
+    mine = submit(job_class="p3")
+    assert claim_ids(store, 8, shapes, ["p3"]) == [mine]
+
+
+def test_slots_count_images_and_a_job_is_never_split(store: Store, submit: Submit, shapes: ModelSpec) -> None:
+    first, _second = submit(num_images=3), submit(num_images=3)
+    assert claim_ids(store, 4, shapes) == [first]
+
+
+def test_a_job_larger_than_the_free_slots_goes_alone_rather_than_never(
+    store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    job_id = submit(num_images=4)
+    assert claim_ids(store, 2, shapes) == [job_id]
+
+
+def test_tenants_share_by_cost_not_by_number_of_jobs(store: Store, submit: Submit, shapes: ModelSpec) -> None:
+    heavy = [submit("heavy", steps=40) for _ in range(8)]
+    light = [submit("light", steps=10) for _ in range(8)]
+    taken = claim_ids(store, 5, shapes)
+    assert len(set(taken) & set(heavy)) == 1
+    assert len(set(taken) & set(light)) == 4
+
+
+def test_a_claimed_job_is_running_in_every_place_of_rq(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    job_id = submit()
+    (claim,) = store.claim("w", CLASSES, [(shapes.batch_key, 4, False)]).claims
+    job = Job.fetch(job_id, connection=redis, serializer=JSONSerializer)
+    assert job.get_status() == JobStatus.STARTED
+    assert job.worker_name == "w"
+    assert job.args[0]["input"]["prompt"] == "a red circle"
+    registry = StartedJobRegistry("p1", connection=redis, serializer=JSONSerializer)
+    assert registry.get_job_and_execution_ids() == [(job_id, f"f{claim.fence}")]
+    assert Execution.fetch(f"f{claim.fence}", job_id, redis).worker_name == "w"
+
+
+def test_rqs_own_cleanup_leaves_running_jobs_alone(redis: Redis, store: Store, submit: Submit, shapes: ModelSpec) -> None:
+    job_id = submit()
+    claim_ids(store, 1, shapes)
+    StartedJobRegistry("p1", connection=redis, serializer=JSONSerializer).cleanup(timestamp=2**40)
+    record = store.get(job_id)
+    assert record is not None
+    assert record.state is JobState.RUNNING
+    assert redis.llen("rq:queue:p1") == 0
+
+
+def test_the_same_token_returns_the_same_batch(store: Store, submit: Submit, shapes: ModelSpec) -> None:
+    submit(), submit()
+    wants = [(shapes.batch_key, 1, False)]
+    first = store.claim("w", CLASSES, wants, token="t1")
+    again = store.claim("w", CLASSES, wants, token="t1")
+    assert first == again
+    assert store.claim("w", CLASSES, wants, token="t2").claims[0].job_id != first.claims[0].job_id
+
+
+def test_a_tenant_at_its_cap_is_parked_and_comes_back(
+    make_settings: SettingsFactory, redis: Redis, submit: Submit, shapes: ModelSpec
+) -> None:
+    store = Store(redis, make_settings(limits={"tenant:a": 2}))
+    for _ in range(4):
+        submit("a", store=store)
+    other = submit("b", store=store)
+    claims = store.claim("w", CLASSES, [(shapes.batch_key, 8, False)]).claims
+    assert sorted(c.tenant for c in claims) == ["a", "a", "b"]
+    blocked = store.claim("w", CLASSES, [(shapes.batch_key, 8, False)])
+    assert (blocked.claims, blocked.why) == ((), "empty")
+    done = next(c for c in claims if c.tenant == "a")
+    store.settle([Settlement(done.job_id, done.fence, Outcome.FINISHED, {})])
+    assert [c.tenant for c in store.claim("w", CLASSES, [(shapes.batch_key, 8, False)]).claims] == ["a"]
+    assert other in {c.job_id for c in claims}
+
+
+def test_limits_of_class_model_and_fleet_hold_and_are_named(
+    make_settings: SettingsFactory, redis: Redis, submit: Submit, shapes: ModelSpec
+) -> None:
+    for _ in range(3):
+        submit()
+    wants = [(shapes.batch_key, 8, False)]
+    for scope, why in {"class:p1": "class:p1", "model:shapes": "model:shapes", "all": "all"}.items():
+        claimed = Store(redis, make_settings(limits={scope: 0})).claim("w", CLASSES, wants)
+        assert (claimed.claims, claimed.why) == ((), f"limit {why}")
+    assert len(Store(redis, make_settings(limits={"model:shapes": 2})).claim("w", CLASSES, wants).claims) == 2
+
+
+def test_published_limits_override_until_they_expire_and_older_epochs_are_refused(
+    store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    submit()
+    assert store.publish_limits(7, {"all": 0}, ttl_s=60)
+    assert not store.publish_limits(6, {}, ttl_s=60)
+    assert claim_ids(store, 1, shapes) == []
+    assert store.publish_limits(7, {"all": 0}, ttl_s=-1)
+    assert len(claim_ids(store, 1, shapes)) == 1
+
+
+def test_a_suspended_fleet_claims_nothing(redis: Redis, store: Store, submit: Submit, shapes: ModelSpec) -> None:
+    submit()
+    redis.set("rq:suspended", 1)
+    assert store.claim("w", CLASSES, [(shapes.batch_key, 1, False)]).why == "suspended"
+
+
+def test_a_resident_model_keeps_its_turn_until_another_is_overdue(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    submit(job_class="p3")
+    other = submit(job_class="p1")
+    # The other job is moved to a batch key of another model, first fresh, then overdue.
+    redis.zrem(keys.ready("p1", shapes.batch_key), other)
+    redis.zrem(f"gm:lane:p1:{shapes.batch_key}:a", other)
+    redis.zrem(f"gm:act:p1:{shapes.batch_key}", "a")
+    redis.zrem(keys.batch_key_heads("p1"), shapes.batch_key)
+    far = 10**15
+    for vd, expected in ((far, shapes.batch_key), (1, "captions@1/auto")):
+        redis.hset(keys.job(other), mapping={"batch_key": "captions@1/auto", "vd": vd})
+        redis.zadd("gm:lane:p1:captions@1/auto:a", {other: vd})
+        redis.zadd(keys.ready("p1", "captions@1/auto"), {other: vd})
+        redis.zadd("gm:act:p1:captions@1/auto", {"a": 0})
+        redis.zadd(keys.batch_key_heads("p1"), {"captions@1/auto": vd})
+        wants = [(shapes.batch_key, 1, True), ("captions@1/auto", 1, False)]
+        (claim,) = store.claim("w", CLASSES, wants).claims
+        assert claim.batch_key == expected
+        store.settle([Settlement(claim.job_id, claim.fence, Outcome.RETURNED)])
+
+
+def test_a_foreign_push_of_a_plain_function_is_adopted(redis: Redis, store: Store) -> None:
+    from rq import Queue
+
+    job = Queue("p1", connection=redis, serializer=JSONSerializer).enqueue("worker.tasks.ping", "x")
+    (claim,) = store.claim("w", CLASSES, [(keys.CALL_BATCH_KEY, 1, True)]).claims
+    assert claim.job_id == job.id
+    assert claim.call == ("worker.tasks.ping", ["x"], {})
