@@ -116,9 +116,9 @@ class Fleet:
         }  # fmt: skip
         self.processes: list[Process] = []
 
-    def worker(self, *args: str, name: str = "w", **env: str) -> Process:
-        """`rq worker` with the given queues and flags (default: all queues)."""
-        return self._start([_script("rq"), "worker", *(args or ("p0", "p1", "p2", "p3", "callbacks"))], name, env)
+    def worker(self, *flags: str, queues: str = "p0 p1 p2 p3 callbacks", name: str = "w", **env: str) -> Process:
+        """`rq worker` with the given flags and queues; `name` is the log file's."""
+        return self._start([_script("rq"), "worker", *flags, *queues.split()], name, env)
 
     def scheduler(self, **env: str) -> Process:
         return self._start([sys.executable, "-m", "scheduler"], "scheduler", env)

@@ -1,0 +1,201 @@
+"""Every bad input is a 4xx that names field, limit and value, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import IMAGE_JOB, TEXT_JOB, Caller
+from tests.api.pictures import bomb, data_uri, picture
+
+PROMPT = "a red circle"
+GOOD = picture()
+MB = 1_000_000
+
+
+def image(**fields: Any) -> dict[str, Any]:
+    return {"model": "shapes", "input": {"prompt": PROMPT, **fields}}
+
+
+def init(body: bytes) -> dict[str, Any]:
+    return image(init_image=data_uri(body))
+
+
+# body, code, pointer, words of the limit, words of the value
+FIELDS: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
+    "unknown model": ({**IMAGE_JOB, "model": "sdxl"}, "unknown_model", "/model", "shapes, captions", "sdxl"),
+    "no model": ({"input": {}}, "invalid_request", "/model", "", ""),
+    "no input": ({"model": "shapes"}, "invalid_request", "/input", "", ""),
+    "input is a list": ({"model": "shapes", "input": []}, "invalid_request", "/input", "", "[]"),
+    "no prompt": ({"model": "shapes", "input": {}}, "invalid_request", "/input/prompt", "", ""),
+    "empty prompt": (image(prompt=""), "invalid_request", "/input/prompt", "1", "''"),
+    "prompt 1 MB": (image(prompt="x" * MB), "invalid_request", "/input/prompt", "2000", f"{MB}"),
+    "negative prompt 1 MB": (image(negative_prompt="x" * MB), "invalid_request", "/input/negative_prompt", "2000", f"{MB}"),
+    "lone surrogate": (image(prompt="\ud800"), "invalid_request", "/input/prompt", "", "ud800"),
+    "width not a multiple": (image(width=65), "invalid_request", "/input/width", "multiple of 8", "65"),
+    "height too large": (image(height=4096), "invalid_request", "/input/height", "64..128", "4096"),
+    "steps 0": (image(steps=0), "invalid_request", "/input/steps", "1..100", "0"),
+    "steps 10,000": (image(steps=10_000), "invalid_request", "/input/steps", "1..100", "10000"),
+    "steps a word": (image(steps="many"), "invalid_request", "/input/steps", "", "many"),
+    "seed too large": (image(seed=2**53), "invalid_request", "/input/seed", f"{2**53 - 1}", f"{2**53}"),
+    "seed negative": (image(seed=-1), "invalid_request", "/input/seed", "0", "-1"),
+    "guidance": (image(guidance=1000), "invalid_request", "/input/guidance", "0..20", "1000"),
+    "images": (image(num_images=99), "invalid_request", "/input/num_images", "1..4", "99"),
+    "scheduler": (image(scheduler="magic"), "invalid_request", "/input/scheduler", "ddim", "magic"),
+    "unknown input field": (image(colour=1), "invalid_request", "/input/colour", "", "1"),
+    "strength": (image(strength=2), "invalid_request", "/input/strength", "1", "2"),
+    "unknown field": ({**IMAGE_JOB, "colour": 1}, "invalid_request", "/colour", "", "1"),
+    "priority": ({**IMAGE_JOB, "priority": "p9"}, "invalid_request", "/priority", "p0", "p9"),
+    "ttl": ({**IMAGE_JOB, "ttl_s": 0}, "invalid_request", "/ttl_s", "1", "0"),
+    "metadata": ({**IMAGE_JOB, "metadata": {"a": "x" * 5000}}, "invalid_request", "/metadata", "4096", "5009"),
+    "text: both": ({**TEXT_JOB, "input": {"prompt": "a", "messages": []}}, "invalid_request", "/input", "", ""),
+    "text: tokens": ({**TEXT_JOB, "input": {"prompt": "a", "max_tokens": 9999}}, "invalid_request", "/input/max_tokens", "1..64", "9999"),
+    "text: prompt 1 MB": ({**TEXT_JOB, "input": {"prompt": "x" * MB}}, "invalid_request", "/input/prompt", "2000", f"{MB}"),
+    "webhook no URL": ({**IMAGE_JOB, "webhook": "nowhere"}, "url_not_allowed", "/webhook", "https", "nowhere"),
+    "webhook http": ({**IMAGE_JOB, "webhook": "http://9.9.9.9/"}, "url_not_allowed", "/webhook", "https", "http://9.9.9.9/"),
+    "webhook loopback": ({**IMAGE_JOB, "webhook": "https://127.0.0.1/"}, "url_not_allowed", "/webhook", "global", "127.0.0.1"),
+    "webhook port": ({**IMAGE_JOB, "webhook": "https://9.9.9.9:22/"}, "url_not_allowed", "/webhook", "443", "22"),
+    "init image a bomb": (init(bomb()), "invalid_image", "/input/init_image", f"{512 * 512} pixels", f"{60_000**2} pixels"),
+    "init image no image": (init(b"<svg/>"), "invalid_image", "/input/init_image", "PNG, JPEG, WEBP", "6 bytes"),
+    "init image a GIF": (init(picture(kind="GIF")), "invalid_image", "/input/init_image", "PNG, JPEG, WEBP", "47 49 46"),
+    "init image cut": (init(GOOD[:-30]), "invalid_image", "/input/init_image", "", "cut short"),
+    "init image empty": (init(b""), "invalid_image", "/input/init_image", "PNG", "0 bytes"),
+    "init image too many bytes": (init(b"\0" * 300_000), "invalid_image", "/input/init_image", "200000 bytes", "300000 bytes"),
+    "init image no base64": (image(init_image="data:image/png;base64,%%%"), "invalid_image", "/input/init_image", "base64", "%%%"),
+    "init image no comma": (image(init_image="data:image/png"), "invalid_image", "/input/init_image", "base64", "data:image"),
+    "init image a key": (image(init_image="inputs/x/init.png"), "invalid_image", "/input/init_image", "data URI", "inputs/x"),
+    "init image no file": (image(init_image="file:file_1"), "invalid_image", "/input/init_image", "POST /v1/files", "file_1"),
+    "init image climbs": (image(init_image="file:../x"), "invalid_image", "/input/init_image", "POST /v1/files", "../x"),
+    "init image loopback": (
+        image(init_image="http://127.0.0.1:80/x.png"), "url_not_allowed", "/input/init_image", "global", "127.0.0.1",
+    ),
+    "init image metadata service": (
+        image(init_image="http://169.254.169.254/latest"), "url_not_allowed", "/input/init_image", "global", "169.254",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_bad_field(name: str, alice: Caller, stored: Callable[[], set[str]]) -> None:
+    body, code, pointer, limit, value = FIELDS[name]
+    before = stored()
+    answer = alice("POST", "/v1/jobs", json=body)
+    assert answer.status_code == 422, answer.text
+    assert_problem(answer, code)
+    faults = [fault for fault in answer.json["errors"] if fault["pointer"] == pointer]
+    assert faults, answer.json["errors"]
+    shown = json.dumps(faults)
+    assert limit in shown
+    assert value in shown
+    assert len(answer.data) < 3000
+    assert stored() == before
+
+
+# raw body, content type, status, code, words of the detail
+BODIES: dict[str, tuple[bytes, str | None, int, str, str]] = {
+    "not JSON": (b'{"model": ', "application/json", 400, "malformed_json", "not valid JSON"),
+    "not UTF-8": (b'{"model": "\xff"}', "application/json", 400, "malformed_json", "not valid JSON"),
+    "a list": (b"[]", "application/json", 400, "malformed_json", "got list"),
+    "empty": (b"", "application/json", 400, "malformed_json", "not valid JSON"),
+    "NaN": (b'{"model": NaN}', "application/json", 400, "malformed_json", "NaN"),
+    "infinite": (b'{"model": 1e999}', "application/json", 400, "malformed_json", "too large"),
+    "deep": (b"[" * 100_000, "application/json", 400, "malformed_json", "not valid JSON"),
+    "digits": (b'{"a": ' + b"9" * 9999 + b"}", "application/json", 400, "malformed_json", "not valid JSON"),
+    "a form": (b"model=shapes", "application/x-www-form-urlencoded", 415, "unsupported_media_type", "x-www-form-urlencoded"),
+    "text": (b"{}", "text/plain", 415, "unsupported_media_type", "application/json"),
+    "no type": (b"{}", None, 415, "unsupported_media_type", "none"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_bad_body(name: str, alice: Caller, stored: Callable[[], set[str]]) -> None:
+    body, content_type, status, code, words = BODIES[name]
+    before = stored()
+    answer = alice("POST", "/v1/jobs", data=body, content_type=content_type)
+    assert answer.status_code == status, answer.text
+    assert_problem(answer, code)
+    assert words in answer.json["detail"]
+    assert stored() == before
+
+
+def test_body_over_the_limit_is_refused_before_it_is_parsed(alice: Caller, stored: Callable[[], set[str]]) -> None:
+    before = stored()
+    answer = alice("POST", "/v1/jobs", data=b"[" * 12_000_001, content_type="application/json")
+    assert answer.status_code == 413
+    assert_problem(answer, "body_too_large")
+    assert answer.json["errors"][0]["limit"] == "12000000 bytes"
+    assert answer.json["errors"][0]["value"] == "12000001 bytes"
+    assert stored() == before
+
+
+def test_all_faults_are_told_at_once(alice: Caller) -> None:
+    answer = alice("POST", "/v1/jobs", json=image(width=65, steps=0, guidance=-1))
+    assert {fault["pointer"] for fault in answer.json["errors"]} == {"/input/width", "/input/steps", "/input/guidance"}
+
+
+@pytest.mark.parametrize("key", ["gm_wrong", "", "x" * 10_000, "gm_ü"])
+def test_bad_key(key: str, stranger: Caller, stored: Callable[[], set[str]]) -> None:
+    before = stored()
+    for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}):
+        answer = stranger("POST", "/v1/jobs", json=IMAGE_JOB, headers=headers)
+        assert answer.status_code == 401
+        assert_problem(answer, "unauthorized")
+        assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+    assert stored() == before
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", ""), ("GET", "?wait=5"), ("POST", "/cancel")], ids=["read", "wait", "cancel"]
+)
+def test_other_tenants_job_is_not_there(method: str, path: str, alice: Caller, bob: Caller) -> None:
+    job_id = alice("POST", "/v1/jobs", json=IMAGE_JOB).json["id"]
+    theirs, nobodys = (bob(method, f"/v1/jobs/{name}{path}") for name in (job_id, "0" * 26))
+    assert theirs.status_code == nobodys.status_code == 404
+    assert_problem(theirs, "job_not_found")
+    assert theirs.json["detail"].replace(job_id, "0" * 26) == nobodys.json["detail"]
+    assert bob("GET", "/v1/jobs").json["data"] == []
+    assert alice("GET", f"/v1/jobs/{job_id}").json["state"] == "queued"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nowhere", 404, "not_found"),
+        ("PUT", "/v1/jobs", 405, "method_not_allowed"),
+        ("GET", "/v1/jobs?limit=1000", 422, "invalid_request"),
+        ("GET", "/v1/jobs?state=lost", 422, "invalid_request"),
+        ("GET", "/v1/jobs?colour=red", 422, "invalid_request"),
+        ("GET", "/v1/jobs/x?wait=soon", 422, "invalid_request"),
+        ("GET", "/v1/models/none", 404, "not_found"),
+        ("GET", "/v1/files/../x/content", 404, "not_found"),
+    ],
+)
+def test_bad_paths_and_queries(method: str, path: str, status: int, code: str, alice: Caller) -> None:
+    answer = alice(method, path)
+    assert answer.status_code == status
+    assert_problem(answer, code)
+
+
+@pytest.mark.parametrize("key", ["", '""', "x" * 300, "tab\there"])
+def test_bad_idempotency_key(key: str, alice: Caller, stored: Callable[[], set[str]]) -> None:
+    before = stored()
+    answer = alice("POST", "/v1/jobs", json=IMAGE_JOB, headers={"Idempotency-Key": key})
+    assert answer.status_code == 422
+    assert answer.json["errors"][0]["pointer"] == "/Idempotency-Key"
+    assert stored() == before
+
+
+def assert_problem(answer: Any, code: str) -> None:
+    """The one body of all errors, as both dialects' clients need it."""
+    assert answer.content_type == "application/problem+json"
+    body = answer.json
+    assert {"type", "title", "status", "detail", "errors", "error"} <= set(body)
+    assert body["status"] == answer.status_code
+    assert body["error"]["code"] == code
+    assert body["error"]["message"] == body["detail"]
+    assert isinstance(body["error"]["type"], str)
+    assert answer.headers["x-request-id"]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"

@@ -1,0 +1,103 @@
+"""Uploads, and outputs under signed links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from flask import Flask
+
+from api.services import Services
+from genmill.links import Links
+from genmill.registry import load_registry
+from genmill.settings import Settings
+from genmill.store import Store
+from tests.api.conftest import IMAGE_JOB, Caller, finish_one
+from tests.api.pictures import bomb, picture
+
+SHAPES = load_registry().get("shapes").batch_key
+
+
+def local(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.path}?{parts.query}"
+
+
+def test_upload_and_read_back(alice: Caller) -> None:
+    body = picture(kind="WEBP")
+    answer = alice("POST", "/v1/files", data={"content": (BytesIO(body), "x.png")})
+    assert answer.status_code == 201
+    facts = answer.json
+    assert facts["size"] == facts["bytes"] == len(body)
+    assert facts["content_type"] == "image/webp"
+    assert facts["name"] == "x.png"
+    read = alice("GET", f"/v1/files/{facts['id']}/content")
+    assert read.data == body
+    assert read.content_type == "image/webp"
+    assert read.headers["ETag"] == f'"{facts["etag"]}"'
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        ({"data": {"content": (BytesIO(b"hello"), "x.png")}}, 422, "not an image"),
+        ({"data": {"content": (BytesIO(bomb()), "x.png")}}, 422, "262144 pixels"),
+        ({"data": {"content": (BytesIO(b"\0" * 250_000), "x.png")}}, 422, "200000 bytes"),
+        ({"data": {"other": (BytesIO(picture()), "x.png")}}, 422, "content or file"),
+        ({"data": {"content": "text"}, "content_type": "multipart/form-data"}, 422, "content or file"),
+        ({"json": {}}, 415, "multipart/form-data"),
+    ],
+    ids=["no image", "bomb", "large", "other field", "no file", "JSON"],
+)
+def test_bad_upload(
+    options: dict[str, Any], status: int, words: str, alice: Caller, stored: Callable[[], set[str]]
+) -> None:
+    before = stored()
+    answer = alice("POST", "/v1/files", **options)
+    assert answer.status_code == status
+    assert words in answer.json["detail"]
+    assert stored() == before
+
+
+def test_output_of_a_job(alice: Caller, stranger: Caller, app: Flask, store: Store) -> None:
+    services: Services = app.extensions["genmill"]
+    job_id = alice("POST", "/v1/jobs", json=IMAGE_JOB).json["id"]
+    key = f"outputs/{job_id}/1/0.png"
+    services.storage.put(key, picture(), "image/png")
+    output = {"key": key, "content_type": "image/png", "width": 32, "height": 24, "bytes": len(picture())}
+    finish_one(store, SHAPES, {"outputs": [output], "receipt": {"batch": 1}})
+    job = alice("GET", f"/v1/jobs/{job_id}").json
+    assert job["receipt"] == {"batch": 1}
+    shown = job["outputs"][0]
+    assert {name: shown[name] for name in ("content_type", "width", "height", "bytes")} == {
+        name: output[name] for name in ("content_type", "width", "height", "bytes")
+    }
+    assert "key" not in shown
+    read = stranger("GET", local(shown["url"]))
+    assert read.status_code == 200
+    assert read.data == picture()
+    assert read.content_type == "image/png"
+    assert "private" in read.headers["Cache-Control"]
+    again = stranger("GET", local(shown["url"]), headers={"If-None-Match": read.headers["ETag"]})
+    assert again.status_code == 304
+    assert again.data == b""
+
+
+def test_links_that_are_not_ours_or_too_old(stranger: Caller, app: Flask, settings: Settings) -> None:
+    services: Services = app.extensions["genmill"]
+    services.storage.put("outputs/a/0.png", picture(), "image/png")
+    good = local(services.links.output_url("outputs/a/0.png"))
+    assert stranger("GET", good).status_code == 200
+    for bad in (good[:-1] + "!", good.replace("/0.png", "/1.png"), good.replace("expires=", "expires=9"), "/v1/outputs/a"):
+        answer = stranger("GET", bad)
+        assert answer.status_code == 403
+        assert answer.json["error"]["code"] == "forbidden"
+    old = Links(settings, clock=lambda: 1_000_000.0).output_url("outputs/a/0.png")
+    assert stranger("GET", local(old)).status_code == 410
+    gone = local(services.links.output_url("outputs/gone/0.png"))
+    assert stranger("GET", gone).status_code == 404
+    climbing = local(services.links.output_url("outputs/../../secret"))
+    assert stranger("GET", climbing).status_code in (403, 404)

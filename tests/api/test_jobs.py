@@ -1,0 +1,181 @@
+"""Submit, read, wait, list, cancel."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from api import waiting
+from genmill.jobs import JobState
+from genmill.registry import load_registry
+from genmill.settings import Settings
+from genmill.store import Store
+from tests.api.conftest import IMAGE_JOB, TEXT_JOB, Caller, finish_one
+
+SHAPES = load_registry().get("shapes").batch_key
+CAPTIONS = load_registry().get("captions").batch_key
+TEXT_RESULT = {"text": {"text": "circle", "finish_reason": "stop", "prompt_tokens": 2, "completion_tokens": 1}, "receipt": {}}
+
+
+def test_submit_and_read(alice: Caller, settings: Settings) -> None:
+    answer = alice("POST", "/v1/jobs", json={**IMAGE_JOB, "metadata": {"a": [1]}})
+    assert answer.status_code == 202
+    assert answer.headers["Location"] == f"{settings.base_url}/v1/jobs/{answer.json['id']}"
+    assert answer.headers["Retry-After"] == "1"
+    read = alice("GET", f"/v1/jobs/{answer.json['id']}")
+    assert read.status_code == 200
+    assert read.json == answer.json
+    job = read.json
+    assert job["state"] == "queued"
+    assert job["priority"] == "p1"
+    assert job["position"] == 0
+    assert job["metadata"] == {"a": [1]}
+    assert job["input"]["steps"] == 20
+    assert job["urls"]["cancel"] == f"{settings.base_url}/v1/jobs/{job['id']}/cancel"
+
+
+def test_position_counts_jobs_of_the_same_class_and_model(alice: Caller) -> None:
+    for expected in range(3):
+        assert alice("POST", "/v1/jobs", json={**IMAGE_JOB, "priority": "p3"}).json["position"] == expected
+    assert alice("POST", "/v1/jobs", json={**IMAGE_JOB, "priority": "p0"}).json["position"] == 0
+
+
+def test_an_alias_names_the_model(alice: Caller) -> None:
+    assert alice("POST", "/v1/jobs", json={**IMAGE_JOB, "model": "shapes-64"}).json["model"] == "shapes"
+
+
+def test_a_bare_get_does_not_wait(alice: Caller) -> None:
+    job_id = alice("POST", "/v1/jobs", json=IMAGE_JOB).json["id"]
+    started = time.monotonic()
+    alice("GET", f"/v1/jobs/{job_id}")
+    assert time.monotonic() - started < 0.5
+
+
+def test_prefer_wait_returns_at_the_end(alice: Caller, store: Store) -> None:
+    threading.Timer(0.4, finish_one, (store, CAPTIONS, TEXT_RESULT)).start()
+    started = time.monotonic()
+    answer = alice("POST", "/v1/jobs", json=TEXT_JOB, headers={"Prefer": "respond-async, wait=20"})
+    assert answer.status_code == 200
+    assert answer.json["state"] == "succeeded"
+    assert answer.json["text"]["text"] == "circle"
+    assert answer.headers["Preference-Applied"] == "wait=20"
+    assert 0.3 < time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("headers", [{"Prefer": "wait=1"}, {"Prefer": 'wait="1"'}])
+def test_prefer_wait_gives_up_in_time(headers: dict[str, str], alice: Caller) -> None:
+    started = time.monotonic()
+    answer = alice("POST", "/v1/jobs", json=TEXT_JOB, headers=headers)
+    assert answer.status_code == 202
+    assert 0.9 < time.monotonic() - started < 1.4
+
+
+def test_too_many_waiters_are_answered_at_once(alice: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_seats", threading.BoundedSemaphore(1))
+    with waiting._seats:
+        started = time.monotonic()
+        assert alice("POST", "/v1/jobs", json=TEXT_JOB, headers={"Prefer": "wait=30"}).status_code == 202
+        assert time.monotonic() - started < 1
+
+
+def test_an_end_just_before_the_wait_is_seen(alice: Caller, store: Store) -> None:
+    job_id = alice("POST", "/v1/jobs", json=TEXT_JOB).json["id"]
+    before = store.get(job_id)
+    assert before is not None
+    finish_one(store, CAPTIONS, TEXT_RESULT)
+    started = time.monotonic()
+    assert waiting.wait_for_job(store, before, 5).state is JobState.SUCCEEDED
+    assert time.monotonic() - started < 0.5
+
+
+@pytest.mark.parametrize(("first", "again"), [('"k-1"', "k-1"), ("k-1", '"k-1"')])
+def test_idempotency_key_replays(first: str, again: str, alice: Caller, bob: Caller, redis: Redis) -> None:
+    one = alice("POST", "/v1/jobs", json=IMAGE_JOB, headers={"Idempotency-Key": first})
+    body = dict(reversed(IMAGE_JOB.items()))
+    two = alice("POST", "/v1/jobs", json=body, headers={"Idempotency-Key": again})
+    assert two.json == one.json
+    assert two.headers["Idempotency-Replayed"] == "true"
+    other = bob("POST", "/v1/jobs", json=IMAGE_JOB, headers={"Idempotency-Key": first})
+    assert other.json["id"] != one.json["id"]
+    assert len(redis.keys("rq:job:*")) == 2
+
+
+def test_idempotency_key_with_another_body_is_refused(alice: Caller, redis: Redis) -> None:
+    alice("POST", "/v1/jobs", json=IMAGE_JOB, headers={"Idempotency-Key": "k"})
+    answer = alice("POST", "/v1/jobs", json=TEXT_JOB, headers={"Idempotency-Key": "k"})
+    assert answer.status_code == 422
+    assert answer.json["error"]["code"] == "idempotency_mismatch"
+    assert len(redis.keys("rq:job:*")) == 1
+
+
+def test_list_pages_newest_first(alice: Caller, bob: Caller) -> None:
+    ids = [alice("POST", "/v1/jobs", json=IMAGE_JOB).json["id"] for _ in range(5)]
+    bob("POST", "/v1/jobs", json=IMAGE_JOB)
+    seen: list[str] = []
+    query = "limit=2"
+    while True:
+        page = alice("GET", f"/v1/jobs?{query}").json
+        assert page["results"] == page["data"]
+        seen += [job["id"] for job in page["data"]]
+        if not page["has_more"]:
+            break
+        query = f"limit=2&after={page['after']}"
+    assert sorted(seen) == sorted(ids)
+    assert len(seen) == 5
+
+
+def test_list_filters(alice: Caller, store: Store) -> None:
+    alice("POST", "/v1/jobs", json=IMAGE_JOB)
+    alice("POST", "/v1/jobs", json=TEXT_JOB)
+    done = finish_one(store, CAPTIONS, TEXT_RESULT)
+
+    def ids(query: str) -> list[str]:
+        return [job["id"] for job in alice("GET", f"/v1/jobs?{query}").json["data"]]
+
+    assert ids("state=succeeded") == [done]
+    assert len(ids("state=queued")) == 1
+    assert ids("model=captions") == [done]
+    assert ids("state=failed") == []
+
+
+def test_cancel_queued_and_again(alice: Caller) -> None:
+    job_id = alice("POST", "/v1/jobs", json=IMAGE_JOB).json["id"]
+    answer = alice("POST", f"/v1/jobs/{job_id}/cancel")
+    assert answer.status_code == 200
+    assert (answer.json["cancel"], answer.json["state"]) == ("dequeued", "canceled")
+    assert answer.json["error"]["code"] == "canceled"
+    assert alice("POST", f"/v1/jobs/{job_id}/cancel").json["cancel"] == "too_late"
+
+
+def test_cancel_running_asks_the_worker(alice: Caller, store: Store) -> None:
+    job_id = alice("POST", "/v1/jobs", json=IMAGE_JOB).json["id"]
+    store.claim("w1", ["p1"], [(SHAPES, 1, True)])
+    answer = alice("POST", f"/v1/jobs/{job_id}/cancel")
+    assert (answer.json["cancel"], answer.json["state"]) == ("interrupting", "running")
+    record = store.get(job_id)
+    assert record is not None
+    assert record.has_cancel_request
+
+
+def test_models_tell_their_input(alice: Caller) -> None:
+    models: dict[str, Any] = {model["id"]: model for model in alice("GET", "/v1/models").json["data"]}
+    assert set(models) == {"shapes", "captions"}
+    shapes = models["shapes"]
+    assert shapes["input_schema"]["properties"]["width"]["default"] == 64
+    assert shapes["limits"]["max_steps"] == 100
+    assert "source" not in shapes
+    assert alice("GET", "/v1/models/shapes-64").json == shapes
+
+
+def test_status_counts(alice: Caller, store: Store) -> None:
+    alice("POST", "/v1/jobs", json=IMAGE_JOB)
+    alice("POST", "/v1/jobs", json=IMAGE_JOB)
+    store.claim("w1", ["p1"], [(SHAPES, 1, True)])
+    status = alice("GET", "/v1/status").json
+    assert status["queues"]["p1"] == 1
+    assert status["running"] == 1
+    assert status["workers"] == []

@@ -1,0 +1,137 @@
+"""The API as it runs: gunicorn, a client over TCP, a Redis that dies and comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from genmill.client import Client
+from genmill.errors import InvalidRequest
+from tests.api.conftest import IMAGE_JOB
+from tests.fleet import Process, Valkey, eventually, free_port
+
+
+@dataclass
+class Running:
+    url: str
+    valkey: Valkey
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("api")
+    valkey = Valkey(folder / "valkey")
+    valkey.start()
+    port = free_port()
+    env = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("GENMILL_")},
+        "GENMILL_REDIS_URL": valkey.url, "GENMILL_STORAGE_URL": (folder / "outputs").as_uri(),
+        "GENMILL_SECRET_KEY": "a secret of the tests", "GENMILL_AUTH": "off", "GENMILL_PORT": str(port),
+    }  # fmt: skip
+    args = ["--worker-class", "gthread", "--threads", "32", "--bind", f"127.0.0.1:{port}", "--no-control-socket"]
+    gunicorn = str(Path(sys.executable).with_name("gunicorn"))
+    process = Process([gunicorn, *args, "api.wsgi:app"], env, folder / "api.log")
+    url = f"http://127.0.0.1:{port}"
+    eventually(lambda: _status(url) == 200)
+    yield Running(url, valkey)
+    process.stop()
+    valkey.stop()
+
+
+def _status(url: str) -> int:
+    try:
+        return httpx.get(f"{url}/readyz", timeout=10).status_code
+    except httpx.TransportError:
+        return 0
+
+
+def test_client_round_trip(running: Running) -> None:
+    with Client(running.url) as client:
+        job = client.submit("shapes", {"prompt": "a red circle"}, metadata={"n": 1})
+        assert client.job(job.id).data == job.refresh().data
+        with pytest.raises(TimeoutError):
+            job.wait(0.3)
+        assert job.cancel().data["cancel"] == "dequeued"
+        assert job.wait(1).state == "canceled"
+        with pytest.raises(InvalidRequest, match="multiple of 8"):
+            client.submit("shapes", {"prompt": "x", "width": 65})
+
+
+def test_waiting_clients_do_not_starve_the_others(running: Running) -> None:
+    job_id = httpx.post(f"{running.url}/v1/jobs", json=IMAGE_JOB).json()["id"]
+    with ThreadPoolExecutor(40) as pool:
+        waits = [pool.submit(httpx.get, f"{running.url}/v1/jobs/{job_id}?wait=3", timeout=20) for _ in range(40)]
+        time.sleep(0.3)
+        started = time.monotonic()
+        assert httpx.get(f"{running.url}/healthz").status_code == 200
+        assert time.monotonic() - started < 1.5
+        assert {wait.result().status_code for wait in waits} == {200}
+
+
+def test_a_body_without_a_length_is_bounded_too(running: Running) -> None:
+    chunks = (b"[" * 65536 for _ in range(200))
+    answer = httpx.post(f"{running.url}/v1/jobs", content=chunks, headers={"content-type": "application/json"})
+    assert answer.status_code == 413
+    assert "12000000 bytes" in answer.text
+
+
+def test_a_hanging_redis_is_503_within_seconds(running: Running) -> None:
+    process = running.valkey._process
+    assert process is not None
+    process.signal(signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        answer = httpx.post(f"{running.url}/v1/jobs", json=IMAGE_JOB, timeout=10)
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"] == "2"
+        assert time.monotonic() - started < 4
+    finally:
+        process.signal(signal.SIGCONT)
+    eventually(lambda: _status(running.url) == 200, within_s=5)
+
+
+def test_redis_down_and_up(running: Running) -> None:
+    with Client(running.url) as client:
+        job = client.submit("captions", {"prompt": "a red"})
+        running.valkey.kill()
+        for method, path in (("POST", "/v1/jobs"), ("GET", f"/v1/jobs/{job.id}"), ("GET", "/readyz")):
+            started = time.monotonic()
+            answer = httpx.request(method, running.url + path, json=IMAGE_JOB, timeout=10)
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "store_unavailable"
+            assert answer.headers["retry-after"] == "2"
+            assert time.monotonic() - started < 3
+        assert httpx.get(f"{running.url}/healthz").status_code == 200
+        running.valkey.start()
+        assert _status(running.url) == 200
+        assert job.refresh().state == "queued"
+
+
+def test_a_client_lives_through_a_short_outage(running: Running) -> None:
+    with Client(running.url) as client, ThreadPoolExecutor(1) as pool:
+        running.valkey.kill()
+        submitted = pool.submit(client.submit, "captions", {"prompt": "a red"})
+        time.sleep(0.5)
+        running.valkey.start()
+        assert submitted.result(timeout=15).state == "queued"
+        assert len(client.jobs(limit=100)) == len({job.id for job in client.jobs(limit=100)})
+
+
+def test_wsgi_names_every_fault_of_the_settings() -> None:
+    env = {"PATH": os.environ["PATH"], "GENMILL_PORT": "0", "GENMILL_LEASE_S": "-1"}
+    done = subprocess.run(
+        [sys.executable, "-c", "import api.wsgi"], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    assert "GENMILL_PORT" in done.stderr
+    assert "GENMILL_LEASE_S" in done.stderr

@@ -1,0 +1,82 @@
+"""The job as clients see it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from genmill.jobs import JobRecord, JobState
+from genmill.links import Links
+from genmill.settings import load_settings
+from genmill.views import job_view
+
+LINKS = Links(load_settings(secret_key="0123456789abcdef"), clock=lambda: 1_700_000_000.0)
+
+RUNNING = JobRecord(
+    job_id="j1", tenant="alice", state=JobState.RUNNING, model="shapes", job_class="p1", batch_key="shapes@1/auto",
+    request={"model": "shapes", "input": {"prompt": "a", "init_image": "inputs/j1/init.png"}}, fence=1, rows=1,
+    created_at="2026-01-01T00:00:00.000000Z", enqueued_ms=1_000_000.0, started_ms=1_001_500.0, ended_ms=None, gpu_ms=0.0,
+    metadata={"a": 1}, progress={"step": 3, "steps": 20}, error=None, result=None, has_cancel_request=False,
+    webhook="https://hooks.example/?token=secret",
+)  # fmt: skip
+DONE = dataclasses.replace(
+    RUNNING, state=JobState.SUCCEEDED, ended_ms=1_004_000.0, progress=None,
+    result={"outputs": [{"key": "outputs/j1/1/0.png", "content_type": "image/png", "width": 64, "height": 64, "bytes": 9}],
+            "receipt": {"batch": 8}},
+)  # fmt: skip
+
+
+def test_running() -> None:
+    view = job_view(RUNNING, LINKS)
+    assert view["state"] == "running"
+    assert view["queued_at"] == "1970-01-01T00:16:40.000Z"
+    assert view["started_at"] == "1970-01-01T00:16:41.500Z"
+    assert view["ended_at"] is None
+    assert view["timings"] == {"queued_s": 1.5, "run_s": None, "total_s": None, "gpu_ms": 0.0}
+    assert view["progress"] == {"step": 3, "steps": 20}
+    assert view["outputs"] == []
+    assert "text" not in view
+
+
+def test_secrets_stay_inside() -> None:
+    shown = json.dumps(job_view(RUNNING, LINKS))
+    assert "hooks.example" not in shown
+    assert "inputs/j1" not in shown
+    assert job_view(RUNNING, LINKS)["input"]["init_image"] == "stored"
+
+
+def test_done_with_images() -> None:
+    view = job_view(DONE, LINKS)
+    assert view["timings"]["run_s"] == 2.5
+    assert view["receipt"] == {"batch": 8}
+    (output,) = view["outputs"]
+    assert output == {"url": LINKS.output_url("outputs/j1/1/0.png"), "content_type": "image/png", "width": 64,
+                      "height": 64, "bytes": 9}  # fmt: skip
+
+
+def test_done_with_text() -> None:
+    text = {"text": "circle", "finish_reason": "stop", "prompt_tokens": 2, "completion_tokens": 1}
+    view = job_view(dataclasses.replace(DONE, result={"text": text}), LINKS)
+    assert view["text"] == text
+    assert view["outputs"] == []
+    assert view["receipt"] is None
+
+
+@pytest.mark.parametrize(("state", "shown"), [(JobState.QUEUED, 4), (JobState.RUNNING, None)])
+def test_position_only_while_queued(state: JobState, shown: int | None) -> None:
+    assert job_view(dataclasses.replace(RUNNING, state=state), LINKS, position=4)["position"] == shown
+
+
+def test_failed() -> None:
+    failed = dataclasses.replace(RUNNING, state=JobState.FAILED, error={"code": "poisoned", "message": "died"})
+    assert job_view(failed, LINKS)["error"] == {"code": "poisoned", "message": "died"}
+
+
+def test_a_foreign_job_has_a_view_too() -> None:
+    foreign = dataclasses.replace(RUNNING, request={}, created_at="", enqueued_ms=0.0, started_ms=None, model="call")
+    view = job_view(foreign, LINKS)
+    assert view["input"] == {}
+    assert view["created_at"] is None
+    json.dumps(view)
