@@ -87,6 +87,10 @@ class Floor:
             if busy is not None:
                 self._record(busy.step())
 
+    def uploads_pending(self) -> int:
+        """Finished jobs whose outputs are not stored yet."""
+        return self._uploads.pending()
+
     def has_batch(self) -> bool:
         """A model is at work, so the loop should not wait."""
         return any(not station.is_idle() for station in self.residents.stations())

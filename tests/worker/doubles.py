@@ -1,0 +1,80 @@
+"""Test doubles behind the worker's ports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PIL import Image
+
+from genmill.errors import GenerationFailed, StorageUnavailable
+from genmill.inputs import ImageInput
+from genmill.storage import StoredObject
+from worker.engines.base import EngineJob, Event, Failed, Finished, Progress, Receipt
+
+
+def receipt(gpu_ms: float = 5.0) -> Receipt:
+    return Receipt("shapes", "1", "float32", "cpu", 0, 1, 1, 1.0, 1, gpu_ms, 1.0)
+
+
+class FakeEngine:
+    """Finishes a job after its `steps`; fails one whose prompt is "bad" at its first step."""
+
+    def __init__(self, slots: int = 4) -> None:
+        self._slots = slots
+        self.on_board: dict[str, int] = {}
+        self.jobs: dict[str, EngineJob] = {}
+        self.is_closed = False
+
+    def free_slots(self) -> int:
+        return self._slots - len(self.on_board)
+
+    def admit(self, jobs: Sequence[EngineJob]) -> None:
+        for job in jobs:
+            self.jobs[job.job_id], self.on_board[job.job_id] = job, 0
+
+    def step(self) -> list[Event]:
+        return [self._step(job_id) for job_id in list(self.on_board)]
+
+    def evict(self, job_id: str) -> int | None:
+        return self.on_board.pop(job_id, None)
+
+    def is_idle(self) -> bool:
+        return not self.on_board
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _step(self, job_id: str) -> Event:
+        job = self.jobs[job_id].input
+        assert isinstance(job, ImageInput)
+        self.on_board[job_id] += 1
+        if job.prompt == "bad":
+            del self.on_board[job_id]
+            return Failed(job_id, GenerationFailed("bad prompt"))
+        if self.on_board[job_id] < job.steps:
+            return Progress(job_id, self.on_board[job_id], job.steps)
+        del self.on_board[job_id]
+        return Finished(job_id, receipt(), images=(Image.new("RGB", (8, 8), "red"),))
+
+
+class FlakyStorage:
+    """Keeps objects in memory; raises StorageUnavailable for the first `failures` puts."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures = failures
+        self.objects: dict[str, StoredObject] = {}
+
+    def put(self, key: str, body: bytes, content_type: str) -> None:
+        if self.failures > 0:
+            self.failures -= 1
+            raise StorageUnavailable("down for the test")
+        self.objects[key] = StoredObject(body, content_type)
+
+    def get(self, key: str) -> StoredObject:
+        return self.objects[key]
+
+    def delete_prefix(self, prefix: str) -> None:
+        self.objects = {key: found for key, found in self.objects.items() if not key.startswith(prefix)}
+
+    def check(self) -> None:
+        pass

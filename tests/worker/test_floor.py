@@ -1,0 +1,173 @@
+"""The floor with a fake engine and a real store: one event for each job, nothing lost between step and settle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from genmill import keys
+from genmill.errors import ModelUnavailable
+from genmill.jobs import JobRequest, JobState, new_job_id
+from genmill.registry import ModelSpec, load_registry
+from genmill.store import Outcome, Store
+from tests.conftest import SettingsFactory
+from tests.fleet import eventually
+from tests.worker.doubles import FakeEngine
+from worker.engines.base import Engine
+from worker.floor import Floor
+
+CLASSES = ["p0", "p1", "p2", "p3", "callbacks"]
+SPEC = load_registry().get("shapes")
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def floor(store: Store, engine: FakeEngine, make_settings: SettingsFactory) -> Iterator[Floor]:
+    floor = Floor(store, load_registry(), make_settings(), load=lambda _spec: engine)
+    yield floor
+    floor.close()
+
+
+def submit(store: Store, prompt: str = "good", steps: int = 2) -> str:
+    job_input = SPEC.parse_input({"prompt": prompt, "steps": steps})
+    return store.submit(JobRequest(new_job_id(), "a", SPEC, job_input))[0]
+
+
+def state(store: Store, job_id: str) -> JobState:
+    record = store.get(job_id)
+    assert record is not None
+    return record.state
+
+
+def claim_into(floor: Floor, most: int | None = None) -> int:
+    claimed = floor.store.claim("w", CLASSES, floor.wants(CLASSES, most))
+    floor.admit(claimed.claims)
+    return len(claimed.claims)
+
+
+def run_dry(floor: Floor) -> None:
+    def turn() -> bool:
+        floor.step()
+        floor.settle()
+        return floor.is_idle()
+
+    eventually(turn, every_s=0.001)
+
+
+def test_one_bad_job_fails_alone(floor: Floor, store: Store) -> None:
+    good, bad, also_good = submit(store), submit(store, "bad"), submit(store)
+    assert claim_into(floor) == 3
+    run_dry(floor)
+    assert [state(store, i) for i in (good, bad, also_good)] == [
+        JobState.SUCCEEDED,
+        JobState.FAILED,
+        JobState.SUCCEEDED,
+    ]
+
+
+def test_it_asks_only_for_free_slots(floor: Floor, store: Store, engine: FakeEngine) -> None:
+    for _ in range(6):
+        submit(store, steps=3)
+    assert claim_into(floor, most=2) == 2
+    assert claim_into(floor) == 2
+    assert (SPEC.batch_key, engine.free_slots(), True) not in floor.wants(CLASSES, None)
+    assert claim_into(floor) == 0
+    run_dry(floor)
+    assert claim_into(floor) == 2
+
+
+def test_a_canceled_job_leaves_before_the_next_step(floor: Floor, store: Store, engine: FakeEngine) -> None:
+    job_id, other = submit(store, steps=50), submit(store, steps=3)
+    claim_into(floor)
+    floor.step()
+    floor.stop_job(job_id, Outcome.CANCELED)
+    floor.step()
+    assert job_id not in engine.on_board
+    run_dry(floor)
+    record = store.get(job_id)
+    assert record is not None
+    assert (record.state, record.error) == (
+        JobState.CANCELED,
+        {"code": "canceled", "message": "interrupted at step 1"},
+    )
+    assert state(store, other) is JobState.SUCCEEDED
+
+
+def test_a_lost_lease_records_nothing(floor: Floor, store: Store, engine: FakeEngine) -> None:
+    job_id = submit(store, steps=50)
+    claim_into(floor)
+    floor.drop_job(job_id)
+    run_dry(floor)
+    assert job_id not in engine.on_board
+    assert state(store, job_id) is JobState.RUNNING
+
+
+def test_giving_back_returns_what_has_not_ended(floor: Floor, store: Store) -> None:
+    done, running = submit(store, steps=1), submit(store, steps=50)
+    claim_into(floor)
+    floor.step()
+    eventually(lambda: floor.uploads_pending() == 0)
+    floor.give_back()
+    floor.settle()
+    assert (state(store, done), state(store, running)) == (JobState.SUCCEEDED, JobState.QUEUED)
+    assert floor.is_idle()
+
+
+def test_a_model_that_does_not_load_fails_its_jobs_with_the_reason(
+    store: Store, make_settings: SettingsFactory
+) -> None:
+    def broken(_spec: ModelSpec) -> Engine:
+        raise ModelUnavailable("no such file: unet")
+
+    floor = Floor(store, load_registry(), make_settings(), load=broken)
+    job_id = submit(store)
+    claim_into(floor)
+    run_dry(floor)
+    floor.close()
+    record = store.get(job_id)
+    assert record is not None
+    assert record.error is not None
+    assert record.error["code"] == "model_unavailable"
+    assert "no such file: unet" in record.error["message"]
+
+
+def test_claim_and_settle_are_one_round_trip_each(
+    floor: Floor, store: Store, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(4):
+        submit(store, steps=1)
+    claim_into(floor)  # the scripts are known to the server from here on
+    run_dry(floor)
+    for _ in range(4):
+        submit(store, steps=1)
+    calls = []
+    send = redis.connection_pool.connection_class.send_packed_command
+    monkeypatch.setattr(
+        "redis.connection.AbstractConnection.send_packed_command",
+        lambda self, command, check_health=True: calls.append(command) or send(self, command, check_health),
+    )
+    assert claim_into(floor) == 4
+    assert len(calls) == 1
+    floor.step()
+    eventually(lambda: floor.uploads_pending() == 0)
+    calls.clear()
+    floor.settle()
+    assert len(calls) == 1
+    assert floor.is_idle()
+
+
+def test_the_call_station_runs_beside_models(floor: Floor, store: Store, redis: Redis) -> None:
+    from rq import Queue
+    from rq.serializers import JSONSerializer
+
+    job = Queue("p2", connection=redis, serializer=JSONSerializer).enqueue("worker.tasks.ping", {"a": [1]})
+    claim_into(floor)
+    run_dry(floor)
+    assert job.return_value(refresh=True) == {"a": [1]}
+    assert redis.zcard(keys.run_scope("global")) == 0

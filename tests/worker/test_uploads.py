@@ -1,0 +1,37 @@
+"""Uploads outlive a storage outage and give up only when the worker leaves."""
+
+from __future__ import annotations
+
+import pytest
+from PIL import Image
+
+from genmill.jobs import Claim
+from genmill.store import Outcome
+from tests.fleet import eventually
+from tests.worker.doubles import FlakyStorage, receipt
+from worker.engines.base import Finished
+from worker.uploads import Uploader
+
+CLAIM = Claim("j1", 3, "p1", "a", "shapes@1/auto", 0, 0, 1, 1, None, ("f", [], {}))
+FINISHED = Finished("j1", receipt(), images=(Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "blue")))
+
+
+def test_outputs_go_under_job_and_fence_and_outages_are_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.uploads.FIRST_RETRY_S", 0.001)
+    storage = FlakyStorage(failures=3)
+    uploader = Uploader(storage, threads=2)
+    uploader.start(CLAIM, FINISHED)
+    (done,) = eventually(uploader.take_done)
+    assert (done.outcome, done.fence) == (Outcome.FINISHED, 3)
+    assert sorted(storage.objects) == ["j1/3/0.png", "j1/3/1.png"]
+    assert [output["key"] for output in done.result["outputs"]] == ["j1/3/0.png", "j1/3/1.png"]
+    uploader.close()
+
+
+def test_a_leaving_worker_does_not_wait_for_a_dead_storage() -> None:
+    uploader = Uploader(FlakyStorage(failures=10**9), threads=1)
+    uploader.start(CLAIM, FINISHED)
+    assert uploader.is_pending("j1")
+    uploader.close()
+    assert uploader.take_done() == []
+    assert uploader.pending() == 0

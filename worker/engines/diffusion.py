@@ -1,0 +1,225 @@
+"""The image engine: diffusers pipelines at the denoiser rendezvous, one greenlet for each image."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from PIL import Image
+
+from genmill.errors import GenerationFailed, OutputInvalid
+from genmill.inputs import ImageInput, SchedulerName
+from genmill.registry import ModelSpec
+from worker.engines.base import EngineJob, Event, Finished, Progress, Receipt
+from worker.engines.devices import pick_device
+from worker.engines.meter import Meter
+from worker.engines.pipelines import call_arguments, denoiser_of, image_to_image, load_pipeline, parameters_of
+from worker.engines.receipts import failed, make_receipt
+from worker.engines.rendezvous import Hub, Phase, Task
+from worker.engines.schedulers import make_scheduler
+from worker.engines.sites import build_stand_ins
+
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
+
+CODA_PATIENCE = 2
+
+
+class _Steps:
+    """Stands where the pipeline expects its progress bar: counts steps instead of drawing them."""
+
+    def __init__(self, planned: int) -> None:
+        self.total, self.done = planned, 0
+
+    def __call__(self, total: int) -> Self:
+        self.total = total
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, steps: int = 1) -> None:
+        self.done += steps
+
+
+@dataclass(slots=True)
+class _Picture:
+    """One image of a job on its way."""
+
+    task: Task
+    steps: _Steps
+
+
+@dataclass(slots=True)
+class _Berth:
+    """A job on board. `told` is the progress that its client knows of."""
+
+    job: EngineJob
+    input: ImageInput
+    pictures: list[_Picture] = field(default_factory=list)
+    told: int = 0
+
+    @property
+    def step(self) -> int:
+        return min(picture.steps.done for picture in self.pictures)
+
+    @property
+    def steps(self) -> int:
+        return self.pictures[0].steps.total
+
+
+class DiffusionEngine:
+    """Any diffusers pipeline with a `unet` or a `transformer`, text to image and image to image.
+
+    A job's image is the one that the plain pipeline call makes from the same input with
+    `torch.Generator("cpu").manual_seed(seed + index)`, whoever shares its forwards.
+    """
+
+    def __init__(self, spec: ModelSpec, *, device: str | None = None) -> None:
+        """Raises ModelUnavailable when the weights cannot be loaded."""
+        self._take(spec, load_pipeline(spec, pick_device(device)))
+
+    @classmethod
+    def from_pipeline(cls, spec: ModelSpec, pipe: DiffusionPipeline) -> Self:
+        """An engine of a pipeline that is already built, on the device where it is."""
+        engine = cls.__new__(cls)
+        engine._take(spec, pipe)
+        return engine
+
+    def _take(self, spec: ModelSpec, pipe: DiffusionPipeline) -> None:
+        self._spec = spec
+        self._pipe = pipe
+        self._hub = Hub(coda_patience=CODA_PATIENCE)
+        self._stand_ins = build_stand_ins(pipe, self._hub, spec.max_batch)
+        self._prototypes: dict[bool, DiffusionPipeline] = {False: pipe}
+        self._schedulers: dict[SchedulerName, Any] = {}
+        self._berths: dict[str, _Berth] = {}
+        self._refused: list[Event] = []
+
+    @property
+    def hub(self) -> Hub:
+        return self._hub
+
+    def free_slots(self) -> int:
+        """An image that only waits to be decoded has left its slot."""
+        taken = sum(task.phase is not Phase.CODA for task in self._hub.tasks)
+        return max(0, self._spec.max_batch - taken)
+
+    def admit(self, jobs: Sequence[EngineJob]) -> None:
+        for job in jobs:
+            try:
+                self._berths[job.job_id] = self._board(job)
+            except Exception as error:  # noqa: BLE001  # an engine never fails a batch for one job
+                self._refused.append(failed(job.job_id, error))
+
+    def step(self) -> list[Event]:
+        events, self._refused = self._refused, []
+        if self._berths:
+            self._hub.turn()
+            for berth in list(self._berths.values()):
+                events.extend(self._news(berth))
+        return events
+
+    def evict(self, job_id: str) -> int | None:
+        berth = self._berths.pop(job_id, None)
+        if berth is None:
+            return None
+        step = berth.step
+        self._abandon(berth)
+        return step
+
+    def is_idle(self) -> bool:
+        return not self._berths and not self._refused
+
+    def close(self) -> None:
+        for job_id in list(self._berths):
+            self.evict(job_id)
+        self._prototypes.clear()
+        self._stand_ins.clear()
+        del self._pipe
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _board(self, job: EngineJob) -> _Berth:
+        if not isinstance(job.input, ImageInput):
+            raise GenerationFailed(f"model {self._spec.name} makes images, the job asks for text")
+        calls = [self._prepare(job.input, index, job.init_image) for index in range(job.input.num_images)]
+        berth = _Berth(job, job.input)
+        for pipe, arguments in calls:
+            steps: _Steps = pipe.progress_bar
+            berth.pictures.append(_Picture(self._hub.start(partial(_first_image, pipe, arguments)), steps))
+        return berth
+
+    def _prepare(self, job: ImageInput, index: int, init: Image.Image | None) -> tuple[Any, dict[str, Any]]:
+        """A pipeline copy for one image: shared weights behind stand-ins, its own scheduler and generator."""
+        prototype = self._prototype(init is not None)
+        pipe = copy.copy(prototype)
+        # not by setattr, which would write the stand-ins' names into the pipeline's config
+        pipe.__dict__.update(self._stand_ins)
+        pipe.__dict__["scheduler"] = copy.deepcopy(self._scheduler(job.scheduler))
+        pipe.__dict__["progress_bar"] = _Steps(job.steps)
+        return pipe, call_arguments(parameters_of(prototype), job, index, init)
+
+    def _prototype(self, has_init_image: bool) -> DiffusionPipeline:
+        if has_init_image not in self._prototypes:
+            self._prototypes[has_init_image] = image_to_image(self._pipe)
+        return self._prototypes[has_init_image]
+
+    def _scheduler(self, name: SchedulerName) -> Any:
+        if name not in self._schedulers:
+            self._schedulers[name] = make_scheduler(self._pipe.scheduler, name)
+        return self._schedulers[name]
+
+    def _news(self, berth: _Berth) -> list[Event]:
+        """At most one event: how the job ended, or its progress since the last one."""
+        job_id = berth.job.job_id
+        tasks = [picture.task for picture in berth.pictures]
+        error = next((task.error for task in tasks if task.error is not None), None)
+        if error is None and not all(task.is_over for task in tasks):
+            if berth.step == berth.told:
+                return []
+            berth.told = berth.step
+            return [Progress(job_id, berth.step, berth.steps)]
+        del self._berths[job_id]
+        if error is None:
+            try:
+                images = tuple(as_image(task.result) for task in tasks)
+            except OutputInvalid as invalid:
+                error = invalid
+        if error is not None:
+            self._abandon(berth)
+            return [failed(job_id, error)]
+        return [Finished(job_id, self._receipt(berth), images=images)]
+
+    def _abandon(self, berth: _Berth) -> None:
+        for picture in berth.pictures:
+            self._hub.evict(picture.task)
+
+    def _receipt(self, berth: _Berth) -> Receipt:
+        meter = Meter.merged([picture.task.meter for picture in berth.pictures])
+        return make_receipt(self._spec, denoiser_of(self._pipe), berth.input.seed, meter)
+
+
+def _first_image(pipe: Any, arguments: dict[str, Any]) -> torch.Tensor:
+    image: torch.Tensor = pipe(**arguments).images[0]
+    return image
+
+
+def as_image(picture: torch.Tensor) -> Image.Image:
+    """A float picture [3, H, W] in 0..1 as PIL, rounded as diffusers does.
+
+    Raises OutputInvalid for NaN, infinities, no pixels and all black."""
+    picture = picture.detach().float().cpu()
+    if picture.numel() == 0 or not bool(picture.isfinite().all()):
+        raise OutputInvalid
+    pixels = (picture.permute(1, 2, 0).numpy() * 255).round().astype("uint8")
+    if not pixels.any():
+        raise OutputInvalid("The model produced an all black image.")
+    return Image.fromarray(pixels)

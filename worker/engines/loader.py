@@ -1,0 +1,26 @@
+"""Loads a model's engine. Torch and its libraries are imported by the first load, not by this module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from genmill.registry import ModelKind
+
+if TYPE_CHECKING:
+    from genmill.registry import ModelSpec
+    from worker.engines.base import Engine
+
+
+def load_engine(spec: ModelSpec, *, device: str | None = None) -> Engine:
+    """The engine for the model, weights in memory. Raises ModelUnavailable."""
+    match spec.kind:
+        case ModelKind.IMAGE:
+            from worker.engines.diffusion import DiffusionEngine  # noqa: PLC0415  # heavy
+
+            return DiffusionEngine(spec, device=device)
+        case ModelKind.TEXT:
+            from worker.engines.text import TextEngine  # noqa: PLC0415  # heavy
+
+            return TextEngine(spec, device=device)
+        case _:
+            assert_never(spec.kind)

@@ -1,0 +1,90 @@
+"""transformers' continuous batching, stepped by its caller instead of by a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList
+from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
+
+from worker.engines.sampling import SeededSampler
+
+PAGE_TOKENS = 16
+CPU_CACHE_TOKENS = 32_768
+"""On the CPU the library would take most of the machine's memory for its cache."""
+CPU_BATCH_TOKENS = 512
+
+
+class PagedBatch:
+    """The running batch of one causal language model. All methods are called from one thread."""
+
+    def __init__(self, model: Any, *, max_requests: int, context: int) -> None:
+        self._model = model
+        self.sampler = SeededSampler()
+        config = _config(model.device, max_requests, context)
+        # do_sample is off because the sampler has already chosen: argmax finds the one token that it left
+        generation = GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=context)
+        self._manager = model.init_continuous_batching(generation, config)
+        processors = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([self.sampler]))
+        processors.tensors_required = 1
+        self._manager.logit_processor = processors
+        self._manager.warmup()  # creates the batch processor; captures graphs only where they are enabled
+        self._processor = self._manager.batch_processor
+
+    def add(self, request_id: str, tokens: Sequence[int], max_new_tokens: int, eos: Sequence[int]) -> None:
+        self._manager.add_request(
+            list(tokens),
+            request_id=request_id,
+            max_new_tokens=max_new_tokens,
+            streaming=True,
+            eos_token_id=list(eos),
+        )
+
+    def cancel(self, request_id: str) -> None:
+        """Takes effect with the next step."""
+        self._manager.cancel_request(request_id)
+
+    def step(self) -> list[Any]:
+        """One forward. Returns the outputs of requests that got a token.
+
+        Raises what the model raises; then no request of the batch may be used again (see `reset`)."""
+        with torch.inference_mode():
+            if not self._processor.prepare_next_batch():
+                return []
+            # what the library's own thread does between prepare and update; it offers no public name for it
+            self._processor._generation_step(self._model)
+            self._processor.update_batch()
+        return self._drained()
+
+    def reset(self) -> None:
+        """Forget all requests."""
+        self._processor.reset()
+        self._drained()
+
+    def _drained(self) -> list[Any]:
+        outputs, waiting = [], self._manager.output_router.output_queue
+        while not waiting.empty():
+            outputs.append(waiting.get_nowait())
+        return outputs
+
+
+def _config(device: torch.device, max_requests: int, context: int) -> Any:
+    sizes: dict[str, int] = {}
+    if device.type == "cpu":
+        tokens = min(max_requests * (context + PAGE_TOKENS), CPU_CACHE_TOKENS)
+        sizes = {
+            "num_blocks": max(tokens, context + PAGE_TOKENS) // PAGE_TOKENS + 1,
+            "max_batch_tokens": max(CPU_BATCH_TOKENS, max_requests),
+        }
+    return ContinuousBatchingConfig(
+        page_size=PAGE_TOKENS if device.type == "cpu" else 256,
+        max_requests_per_batch=max_requests,
+        max_blocks_per_request=0,
+        allow_block_sharing=False,
+        use_async_batching=False,  # the sampler needs each step's rows before the next step is made up
+        use_cuda_graph=False,
+        auto_switch_to_flash=False,
+        **sizes,
+    )

@@ -1,0 +1,75 @@
+"""Loads diffusers pipelines, and turns a job's input into the arguments of a pipeline call."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import diffusers
+import torch
+from PIL import Image
+
+from genmill.errors import GenerationFailed, ModelUnavailable
+from genmill.inputs import ImageInput
+from genmill.registry import ModelSpec
+from worker.engines.devices import pick_dtype, quiet, source_arguments
+
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
+
+DENOISERS = ("unet", "transformer")
+
+
+def load_pipeline(spec: ModelSpec, device: torch.device) -> DiffusionPipeline:
+    """Raises ModelUnavailable with the loader's own words."""
+    quiet()
+    dtype = pick_dtype(spec, device)
+    try:
+        pipe = diffusers.DiffusionPipeline.from_pretrained(spec.source, torch_dtype=dtype, **source_arguments(spec))
+        loaded: DiffusionPipeline = pipe.to(device)
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        raise ModelUnavailable(f"model {spec.name}: {str(error)[:500]}") from error
+    return loaded
+
+
+def image_to_image(pipe: DiffusionPipeline) -> DiffusionPipeline:
+    """The same components in the pipeline that starts from an image. Raises GenerationFailed where none is."""
+    try:
+        twin: DiffusionPipeline = diffusers.AutoPipelineForImage2Image.from_pipe(pipe)
+    except ValueError as error:
+        raise GenerationFailed(f"{type(pipe).__name__} has no image to image pipeline") from error
+    return twin
+
+
+def denoiser_of(pipe: DiffusionPipeline) -> Any:
+    return next(module for name in DENOISERS if (module := getattr(pipe, name, None)) is not None)
+
+
+def parameters_of(pipe: DiffusionPipeline) -> frozenset[str]:
+    return frozenset(inspect.signature(type(pipe).__call__).parameters)
+
+
+def call_arguments(
+    accepted: frozenset[str], job: ImageInput, index: int, init_image: Image.Image | None
+) -> dict[str, Any]:
+    """Arguments of the call for image `index` of the job; what the pipeline does not accept is left out.
+
+    The output is a float tensor in 0..1, so that NaN can still be told from black.
+    """
+    arguments: dict[str, Any] = {
+        "prompt": job.prompt,
+        "negative_prompt": job.negative_prompt or None,
+        "width": job.width,
+        "height": job.height,
+        "num_inference_steps": job.steps,
+        "guidance_scale": job.guidance,
+        "generator": torch.Generator("cpu").manual_seed(job.seed + index),
+        "output_type": "pt",
+    }
+    if init_image is not None:
+        size = (job.width, job.height)
+        arguments["image"] = (
+            init_image if init_image.size == size else init_image.resize(size, Image.Resampling.LANCZOS)
+        )
+        arguments["strength"] = job.strength
+    return {name: value for name, value in arguments.items() if name in accepted and value is not None}

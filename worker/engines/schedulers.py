@@ -1,0 +1,48 @@
+"""Samplers by the names that clients send, made for a pipeline's own noise schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import diffusers
+
+from genmill.errors import GenerationFailed
+from genmill.inputs import SchedulerName
+
+_NOISE: Mapping[SchedulerName, str] = {
+    SchedulerName.DDIM: "DDIMScheduler",
+    SchedulerName.DPM: "DPMSolverMultistepScheduler",
+    SchedulerName.EULER: "EulerDiscreteScheduler",
+    SchedulerName.EULER_A: "EulerAncestralDiscreteScheduler",
+    SchedulerName.HEUN: "HeunDiscreteScheduler",
+    SchedulerName.PNDM: "PNDMScheduler",
+    SchedulerName.UNIPC: "UniPCMultistepScheduler",
+}
+_FLOW: Mapping[SchedulerName, str] = {
+    SchedulerName.EULER: "FlowMatchEulerDiscreteScheduler",
+    SchedulerName.HEUN: "FlowMatchHeunDiscreteScheduler",
+    SchedulerName.DPM: "DPMSolverMultistepScheduler",
+    SchedulerName.UNIPC: "UniPCMultistepScheduler",
+}
+
+
+def make_scheduler(own: Any, name: SchedulerName) -> Any:
+    """A new scheduler of this name with the noise schedule of `own`.
+
+    Raises GenerationFailed where the model's kind of schedule (noise or flow) has none of this name."""
+    if name is SchedulerName.DEFAULT:
+        return type(own).from_config(own.config)
+    is_flow = "FlowMatch" in type(own).__name__ or own.config.get("use_flow_sigmas", False)
+    class_name = (_FLOW if is_flow else _NOISE).get(name)
+    if class_name is None:
+        known = ", ".join(_FLOW)
+        raise GenerationFailed(f"scheduler {name} cannot drive a flow-matching model; it takes {known}")
+    cls = getattr(diffusers, class_name)
+    if is_flow and not class_name.startswith("FlowMatch"):
+        shift = own.config.get("shift", 1.0)
+        return cls.from_config(own.config, use_flow_sigmas=True, prediction_type="flow_prediction", flow_shift=shift)
+    if name is SchedulerName.PNDM:
+        # its Runge-Kutta start needs at least four steps; the models that ship with PNDM skip it too
+        return cls.from_config(own.config, skip_prk_steps=True)
+    return cls.from_config(own.config)

@@ -1,0 +1,62 @@
+"""Where a pipeline's calls meet: its denoiser, and around it text encoders, ControlNet and the autoencoder."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from worker.engines.caps import RowCaps
+from worker.engines.pipelines import DENOISERS
+from worker.engines.rendezvous import Hub, Phase, Site
+from worker.engines.rows import ROW_ARGUMENTS, RowPlan
+from worker.engines.standin import Intercept, stand_in
+
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
+
+log = logging.getLogger(__name__)
+
+ROWS_PER_IMAGE = 2
+"""With classifier-free guidance an image sends a row with and one without its prompt."""
+VAE_IMAGES = 8
+"""Most images in one decode or encode: per image an autoencoder needs far more memory than a denoiser."""
+
+_PHASES = {("AutoencoderKL", "decode"): Phase.CODA}
+
+
+def build_stand_ins(pipe: DiffusionPipeline, hub: Hub, max_images: int) -> dict[str, nn.Module]:
+    """Component name -> its double for pipeline copies: the denoiser and each component whose calls can join."""
+    doubles = {}
+    for name, module in pipe.components.items():
+        if not isinstance(module, nn.Module):
+            continue
+        sites = _sites_of(name, module, max_images)
+        if sites:
+            intercepts = {site.method: _intercept(hub, site) for site in sites}
+            doubles[name] = stand_in(module, intercepts)
+    return doubles
+
+
+def _sites_of(name: str, module: nn.Module, max_images: int) -> list[Site]:
+    class_name = type(getattr(module, "_orig_mod", module)).__name__  # torch.compile wraps
+    methods = [method for known, method in ROW_ARGUMENTS if known == class_name]
+    if name in DENOISERS and not methods:
+        log.warning("row arguments of %s are not declared: its calls run one by one", class_name)
+        methods = ["__call__"]
+    return [_site(name, module, class_name, method, max_images) for method in methods]
+
+
+def _site(name: str, module: nn.Module, class_name: str, method: str, max_images: int) -> Site:
+    function = module.forward if method == "__call__" else getattr(module, method)
+    plan = RowPlan.of(class_name, method, tuple(inspect.signature(function).parameters))
+    phase = Phase.STEP if name in DENOISERS else _PHASES.get((class_name, method), Phase.PRELUDE)
+    ceiling = min(max_images, VAE_IMAGES) if name == "vae" else max_images * ROWS_PER_IMAGE
+    device = next(module.parameters()).device
+    return Site(module, method, phase, plan, RowCaps(ceiling), device)
+
+
+def _intercept(hub: Hub, site: Site) -> Intercept:
+    return lambda args, kwargs: hub.meet(site, args, kwargs)

@@ -1,0 +1,40 @@
+"""A module's double that parks calls at the hub instead of running them, and else is the module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import nn
+
+Intercept = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+
+
+def stand_in(real: nn.Module, intercepts: Mapping[str, Intercept]) -> nn.Module:
+    """An object of a subclass of `real`'s class that shares its `__dict__`: config, dtype, device, weights, hooks
+    and later changes to them are the real ones, `isinstance` holds. The named methods go to their intercept."""
+    cls = type(real)
+    methods: dict[str, Any] = {name: _method(intercept) for name, intercept in intercepts.items()}
+    if hasattr(cls, "cache_context"):
+        methods["cache_context"] = _cache_context
+    methods |= {"__module__": cls.__module__, "__doc__": cls.__doc__}
+    double_class = type(cls.__name__, (cls,), methods)
+    double: nn.Module = object.__new__(double_class)
+    object.__setattr__(double, "__dict__", real.__dict__)
+    return double
+
+
+def _method(intercept: Intercept) -> Callable[..., Any]:
+    def call(_self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return intercept(args, kwargs)
+
+    return call
+
+
+def _cache_context(self: Any, name: str, **kwargs: Any) -> AbstractContextManager[None]:
+    """Without a cache there is no context to set; the original walks over all submodules to find that out."""
+    if getattr(self, "is_cache_enabled", False):
+        context: AbstractContextManager[None] = super(type(self), self).cache_context(name, **kwargs)
+        return context
+    return nullcontext()

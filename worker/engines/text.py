@@ -1,0 +1,249 @@
+"""The text engine: transformers' continuous batching, with each request's own sampling and stop strings."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Self
+
+import torch
+import transformers
+
+from genmill.errors import GenerationFailed, ModelUnavailable
+from genmill.inputs import TextInput
+from genmill.registry import ModelSpec
+from worker.engines.base import EngineJob, Event, Finished, Progress, TextOutput
+from worker.engines.caps import RowCaps
+from worker.engines.devices import is_out_of_memory, pick_device, pick_dtype, quiet, source_arguments
+from worker.engines.meter import Meter, Share, Stopwatch
+from worker.engines.paged import PagedBatch
+from worker.engines.receipts import failed, make_receipt
+from worker.engines.sampling import Dice
+
+LONGEST_CONTEXT = 8_192
+"""Tokens per sequence that the cache is planned for, where the model would read more."""
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A job on board. `request_id` changes with each entry into the batch, so that a late cancellation of an
+    earlier entry cannot meet a later one."""
+
+    job: EngineJob
+    input: TextInput
+    prompt: list[int]
+    max_tokens: int
+    dice: Dice
+    request_id: str = ""
+    tokens: list[int] = field(default_factory=list)
+    meter: Meter = field(default_factory=Meter)
+
+
+class TextEngine:
+    """A causal language model. A job's text depends on its input and seed, not on who else is on board."""
+
+    def __init__(self, spec: ModelSpec, *, device: str | None = None) -> None:
+        """Raises ModelUnavailable when the weights cannot be loaded."""
+        model, tokenizer = _load(spec, pick_device(device))
+        self._take(spec, model, tokenizer)
+
+    @classmethod
+    def from_model(cls, spec: ModelSpec, model: Any, tokenizer: Any) -> Self:
+        """An engine of a model that is already built, on the device where it is."""
+        engine = cls.__new__(cls)
+        engine._take(spec, model, tokenizer)
+        return engine
+
+    def _take(self, spec: ModelSpec, model: Any, tokenizer: Any) -> None:
+        self._spec, self._model, self._tokenizer = spec, model, tokenizer
+        self._context = min(model.config.max_position_embeddings, LONGEST_CONTEXT)
+        self._eos = _eos_tokens(model, tokenizer)
+        self._batch = PagedBatch(model, max_requests=spec.max_batch, context=self._context)
+        self._caps = RowCaps(spec.max_batch)
+        self._seats: dict[str, _Seat] = {}
+        self._entered: dict[str, _Seat] = {}  # by request id: those in the batch
+        self._waiting: deque[_Seat] = deque()
+        self._suspects: deque[_Seat] = deque()
+        self._numbers = count()
+        self._refused: list[Event] = []
+
+    def free_slots(self) -> int:
+        return max(0, self._caps.of(None) - len(self._seats))
+
+    def admit(self, jobs: Sequence[EngineJob]) -> None:
+        for job in jobs:
+            try:
+                seat = self._seat(job)
+            except Exception as error:  # noqa: BLE001  # an engine never fails a batch for one job
+                self._refused.append(failed(job.job_id, error))
+            else:
+                self._seats[job.job_id] = seat
+                self._waiting.append(seat)
+
+    def step(self) -> list[Event]:
+        events, self._refused = self._refused, []
+        if self._suspects:
+            return events + self._try_suspect()
+        while self._waiting and len(self._entered) < self._caps.of(None):
+            self._enter(self._waiting.popleft())
+        if self._entered:
+            error = self._forward(events)
+            if error is not None:
+                self._recover(error)
+        return events
+
+    def evict(self, job_id: str) -> int | None:
+        seat = self._seats.get(job_id)
+        if seat is None:
+            return None
+        self._leave(seat)
+        return len(seat.tokens)
+
+    def is_idle(self) -> bool:
+        return not self._seats and not self._refused
+
+    def close(self) -> None:
+        self._batch.reset()
+        self._seats.clear()
+        self._entered.clear()
+        del self._batch, self._model
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _seat(self, job: EngineJob) -> _Seat:
+        if not isinstance(job.input, TextInput):
+            raise GenerationFailed(f"model {self._spec.name} writes text, the job asks for images")
+        prompt = self._encode(job.input)
+        room = self._context - len(prompt)
+        if room < 1:
+            detail = f"the prompt has {len(prompt)} tokens, the model reads {self._context} with its answer"
+            raise GenerationFailed(detail)
+        dice = Dice(job.input, len(prompt))
+        return _Seat(job, job.input, prompt, min(job.input.max_tokens, room), dice)
+
+    def _encode(self, job: TextInput) -> list[int]:
+        if job.messages is None:
+            tokens = self._tokenizer(job.prompt)["input_ids"]
+        elif self._tokenizer.chat_template is None:
+            raise GenerationFailed(f"model {self._spec.name} has no chat template: give it a prompt")
+        else:
+            messages = [message.model_dump() for message in job.messages]
+            tokens = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        if not tokens:
+            raise GenerationFailed("the prompt has no tokens")
+        return list(tokens)
+
+    def _enter(self, seat: _Seat) -> None:
+        """Join the batch, with what the job has written so far as part of the prompt."""
+        seat.request_id = f"{seat.job.job_id}#{next(self._numbers)}"
+        self._batch.sampler.dice[seat.request_id] = seat.dice
+        self._entered[seat.request_id] = seat
+        left = seat.max_tokens - len(seat.tokens)
+        self._batch.add(seat.request_id, seat.prompt + seat.tokens, left, self._eos)
+
+    def _leave(self, seat: _Seat) -> None:
+        """Off board, wherever it stands."""
+        del self._seats[seat.job.job_id]
+        if self._entered.pop(seat.request_id, None) is not None:
+            self._batch.cancel(seat.request_id)
+        self._batch.sampler.dice.pop(seat.request_id, None)
+        for line in (self._waiting, self._suspects):
+            if seat in line:
+                line.remove(seat)
+
+    def _forward(self, events: list[Event]) -> Exception | None:
+        """One step of the batch. What it brought goes to `events`; the model's error, if any, is returned."""
+        watch = Stopwatch(self._model.device)
+        try:
+            outputs = self._batch.step()
+        except torch.AcceleratorError:
+            raise  # the context is gone: the process must end, and leases give the jobs back
+        except Exception as error:  # noqa: BLE001  # whatever a model raises: the caller finds the culprit
+            return error.with_traceback(None)
+        watch.stop()
+        rows = self._batch.sampler.rows
+        self._caps.ran_clean(None, len(rows))
+        for output in outputs:
+            seat = self._entered.get(output.request_id)
+            if seat is not None:
+                seat.meter.shares.append(Share(watch, 1 / max(1, len(rows)), len(rows), is_step=True))
+                seat.tokens.append(output.generated_tokens[-1])
+                events.append(self._news(seat))
+        return None
+
+    def _news(self, seat: _Seat) -> Event:
+        """Finished at a stop string, at the model's end of text, or at the length; else progress."""
+        text, is_stopped = cut(self._text(seat), seat.input.stop)
+        is_end = seat.tokens[-1] in self._eos
+        if not (is_stopped or is_end or len(seat.tokens) >= seat.max_tokens):
+            return Progress(seat.job.job_id, len(seat.tokens), seat.max_tokens)
+        self._leave(seat)
+        reason = "stop" if is_stopped or is_end else "length"
+        output = TextOutput(text, reason, len(seat.prompt), len(seat.tokens))
+        receipt = make_receipt(self._spec, self._model, seat.input.seed, seat.meter)
+        return Finished(seat.job.job_id, receipt, text=output)
+
+    def _text(self, seat: _Seat) -> str:
+        """The continuation. Decoded with its prompt, because a tokenizer may drop the space before a first word."""
+        prompt = self._tokenizer.decode(seat.prompt, skip_special_tokens=True)
+        whole = self._tokenizer.decode(seat.prompt + seat.tokens, skip_special_tokens=True)
+        if whole.startswith(prompt):
+            return str(whole[len(prompt) :])
+        return str(self._tokenizer.decode(seat.tokens, skip_special_tokens=True))
+
+    def _recover(self, error: Exception) -> None:
+        """After a failed step nothing in the cache can be trusted: all requests enter anew. Out of memory lowers
+        the cap; any other error makes all of them suspects, to be tried one by one."""
+        seats = list(self._entered.values())
+        self._empty_batch()
+        if len(seats) > 1 and is_out_of_memory(error):
+            self._caps.ran_out(None, len(seats))
+            self._waiting.extendleft(reversed(seats))
+        else:
+            self._suspects.extend(seats)
+
+    def _try_suspect(self) -> list[Event]:
+        """One step of one suspect alone. It fails if that raises; otherwise it waits to join the others again."""
+        events: list[Event] = []
+        seat = self._suspects.popleft()
+        self._enter(seat)
+        error = self._forward(events)
+        self._empty_batch()
+        if error is not None:
+            self._leave(seat)
+            events.append(failed(seat.job.job_id, error))
+        elif seat.job.job_id in self._seats:
+            self._waiting.append(seat)
+        return events
+
+    def _empty_batch(self) -> None:
+        self._batch.reset()
+        self._entered.clear()
+        self._batch.sampler.dice.clear()
+
+
+def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The text up to the first stop string, and whether there was one."""
+    places = [place for stop in stops if (place := text.find(stop)) >= 0]
+    return (text[: min(places)], True) if places else (text, False)
+
+
+def _eos_tokens(model: Any, tokenizer: Any) -> list[int]:
+    own = getattr(model.generation_config, "eos_token_id", None)
+    own = tokenizer.eos_token_id if own is None else own
+    return [] if own is None else [own] if isinstance(own, int) else list(own)
+
+
+def _load(spec: ModelSpec, device: torch.device) -> tuple[Any, Any]:
+    quiet()
+    place = source_arguments(spec)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(spec.source, **place)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            spec.source, dtype=pick_dtype(spec, device), attn_implementation="sdpa", **place
+        )
+        return model.to(device).eval(), tokenizer
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        raise ModelUnavailable(f"model {spec.name}: {str(error)[:500]}") from error
