@@ -12,9 +12,10 @@ from enum import StrEnum
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import NoScriptError
 
 from genmill import keys
-from genmill.errors import IdempotencyMismatch, JobCanceled, JobExpired, JobFailure, JobPoisoned
+from genmill.errors import IdempotencyMismatch, JobCanceled, JobExpired, JobFailure, JobPoisoned, StoreUnavailable
 from genmill.jobs import (
     Claim,
     JobRecord,
@@ -87,7 +88,7 @@ class Store:
     def submit(self, request: JobRequest) -> tuple[str, bool]:
         """Store and queue. Returns (job id, whether an earlier request with this Idempotency-Key is replayed).
 
-        Raises IdempotencyMismatch. Safe to repeat: the same job id is stored once. With durability `always` it
+        Raises IdempotencyMismatch, StoreUnavailable. Safe to repeat: the same job id is stored once. With durability `always` it
         returns only when the append-only file holds the job.
         """
         lifetime = max(self.settings.result_ttl_s, self.settings.failure_ttl_s)
@@ -98,11 +99,10 @@ class Store:
             self.settings.idempotency_ttl_s,
         ]
         args = [*head, request.ttl_s or 0, lifetime, *_flat(self._fields(request))]
-        with self.redis.pipeline(transaction=False) as pipe:
-            self._scripts["submit"](args=args, client=pipe)
-            if self.settings.durability is Durability.ALWAYS:
-                pipe.execute_command("WAITAOF", 1, 0, 2000)  # type: ignore[no-untyped-call]
-            (verdict, job_id), *_ = pipe.execute()
+        is_durable = self.settings.durability is Durability.ALWAYS
+        (verdict, job_id), *aof = self._send("submit", [args], wait_aof=is_durable)
+        if is_durable and aof[0][0] < 1:
+            raise StoreUnavailable("the append-only file did not confirm the job in time; try again")
         if verdict == b"mismatch":
             raise IdempotencyMismatch
         return job_id.decode(), verdict == b"replayed"
@@ -128,14 +128,8 @@ class Store:
         """Commit ends of jobs in one round trip. False where the lease was lost: that commit is refused."""
         if not settlements:
             return []
-        with self.redis.pipeline(transaction=False) as pipe:
-            for s in settlements:
-                payload = b64encode(json.dumps(s.result).encode()) if s.result is not None else ""
-                exc = b64encode(zlib.compress(s.exc.encode())) if s.exc else ""
-                error = error_json(s.error) if s.error else ""
-                args = [s.job_id, s.fence, s.outcome, payload, error, exc, round(s.gpu_ms, 3), s.delay_ms]
-                self._scripts["settle"](args=args, client=pipe)
-            return [verdict in (b"ok", b"again") for verdict in pipe.execute()]
+        verdicts = self._send("settle", [_settle_args(settlement) for settlement in settlements])
+        return [verdict in (b"ok", b"again") for verdict in verdicts]
 
     def cancel(self, job_id: str) -> str:
         """Returns 'dequeued', 'interrupting', 'too_late' or 'unknown'."""
@@ -217,6 +211,9 @@ class Store:
         """Return at the job's next end or after `timeout_s`; the result stream is RQ's, so nothing is missed."""
         key = keys.results(job_id)
         last = self._commands.xrevrange(key, count=1)
+        record = self.get(job_id)  # read after the mark: an end before it would never be seen as a new one
+        if record is None or record.state.is_terminal:
+            return
         self._commands.xread({key: last[0][0] if last else b"0-0"}, block=max(1, int(timeout_s * 1000)), count=1)
 
     def queue_depths(self) -> dict[str, int]:
@@ -226,6 +223,27 @@ class Store:
             batch_keys = self._commands.zrange(keys.batch_key_heads(name), 0, -1)
             depths[name] = sum(self._commands.zcard(keys.ready(name, key.decode())) for key in batch_keys)
         return depths
+
+    def _send(self, name: str, calls: Sequence[Sequence[Any]], *, wait_aof: bool = False) -> list[Any]:
+        """Many calls of one script in one round trip. A server that does not know the script yet gets it and all
+        calls again: every script bears repetition. redis-py's own pipelining of scripts asks first, in a trip of its
+        own.
+        """
+        script = self._scripts[name]
+        for _ in range(2):
+            with self.redis.pipeline(transaction=False) as pipe:
+                for args in calls:
+                    pipe.evalsha(script.sha, 0, *args)
+                if wait_aof:
+                    pipe.execute_command("WAITAOF", 1, 0, 2000)  # type: ignore[no-untyped-call]
+                replies = pipe.execute(raise_on_error=False)
+            if not any(isinstance(reply, NoScriptError) for reply in replies):
+                break
+            self.redis.script_load(script.script)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
 
     def _fields(self, request: JobRequest) -> dict[str, Any]:
         spec = request.model
@@ -245,6 +263,14 @@ class Store:
 
 def _flat(fields: Mapping[str, Any]) -> list[Any]:
     return [part for pair in fields.items() for part in pair]
+
+
+def _settle_args(settlement: Settlement) -> list[Any]:
+    payload = b64encode(json.dumps(settlement.result).encode()) if settlement.result is not None else ""
+    exc = b64encode(zlib.compress(settlement.exc.encode())) if settlement.exc else ""
+    error = error_json(settlement.error) if settlement.error else ""
+    head = [settlement.job_id, settlement.fence, settlement.outcome.value]
+    return [*head, payload, error, exc, round(settlement.gpu_ms, 3), settlement.delay_ms]
 
 
 def _claim(row: Sequence[bytes | None]) -> Claim:
