@@ -6,7 +6,9 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
+from collections.abc import Callable
 
 from redis.exceptions import RedisError
 from rq.scheduler import RQScheduler
@@ -48,11 +50,13 @@ class DelayedWork:
 class Scheduler:
     """`run` blocks until `stop` is set; any number may run, one leads."""
 
-    def __init__(self, store: Store, name: str | None = None) -> None:
+    def __init__(self, store: Store, name: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._store = store
         self._delayed = DelayedWork(store)
         self._epoch: int | None = None
+        self._clock = clock
+        self._reap_after = clock()
 
     def run(self, stop: threading.Event) -> None:
         while not stop.is_set():
@@ -60,8 +64,13 @@ class Scheduler:
                 self.tick()
             except RedisError as err:
                 log.warning("no answer from Redis, trying again: %s", err)
+                self.note_outage()
             stop.wait(TICK_S)
         self._resign()
+
+    def note_outage(self) -> None:
+        """Leases ran out while nobody could renew them: let the workers renew before anything is reaped."""
+        self._reap_after = self._clock() + 2 * self._store.settings.renew_s
 
     def tick(self) -> None:
         """One second's work of a leader; nothing on standby. Raises RedisError."""
@@ -71,7 +80,8 @@ class Scheduler:
             self._epoch = epoch
         if epoch is None:
             return
-        self._reap()
+        if self._clock() >= self._reap_after:
+            self._reap()
         self._delayed.tick()
         self._store.publish_limits(epoch, self._store.settings.limits, LIMITS_TTL_S)
 

@@ -162,3 +162,17 @@ def test_a_foreign_push_of_a_plain_function_is_adopted(redis: Redis, store: Stor
     (claim,) = store.claim("w", CLASSES, [(keys.CALL_BATCH_KEY, 1, True)]).claims
     assert claim.job_id == job.id
     assert claim.call == ("worker.tasks.ping", ["x"], {})
+
+
+def test_raised_limits_free_a_parked_tenant_that_runs_nothing(
+    make_settings: SettingsFactory, redis: Redis, submit: Submit, shapes: ModelSpec
+) -> None:
+    store, strict = Store(redis, make_settings()), Store(redis, make_settings(limits={"tenant:a": 0}))
+    job_id = submit()
+    for free in (store.reap, lambda: store.publish_limits(1, {"tenant:b": 1}, ttl_s=60)):
+        assert claim_ids(strict, 1, shapes) == []
+        assert claim_ids(store, 1, shapes) == []
+        free()
+        (claim,) = store.claim("w", CLASSES, [(shapes.batch_key, 1, False)]).claims
+        assert claim.job_id == job_id
+        store.settle([Settlement(job_id, claim.fence, Outcome.RETURNED)])

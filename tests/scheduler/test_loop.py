@@ -1,0 +1,84 @@
+"""The scheduler's tick with a real store and an injected clock."""
+
+from __future__ import annotations
+
+import threading
+
+from redis import Redis
+from rq.registry import ScheduledJobRegistry
+from rq.serializers import JSONSerializer
+
+from genmill.jobs import JobRequest, JobState, new_job_id
+from genmill.keys import JobClass
+from genmill.registry import load_registry
+from genmill.store import Outcome, Settlement, Store
+from scheduler.loop import Scheduler
+from tests.conftest import SettingsFactory
+from tests.fleet import eventually
+
+SPEC = load_registry().get("shapes")
+WANTS = [(SPEC.batch_key, 8, False)]
+
+
+def submit(store: Store) -> str:
+    return store.submit(
+        JobRequest(new_job_id(), "a", SPEC, SPEC.parse_input({"prompt": "x"}), job_class=JobClass.P1)
+    )[0]
+
+
+def state(store: Store, job_id: str) -> JobState:
+    record = store.get(job_id)
+    assert record is not None
+    return record.state
+
+
+def test_only_one_leads_and_the_epoch_grows(store: Store, redis: Redis) -> None:
+    first, second = Scheduler(store, "one"), Scheduler(store, "two")
+    first.tick()
+    second.tick()
+    assert redis.get("gm:leader") == b"one"
+    store.resign("one")
+    second.tick()
+    assert (redis.get("gm:leader"), redis.get("gm:epoch")) == (b"two", b"2")
+
+
+def test_a_leader_that_stops_resigns_at_once(store: Store, redis: Redis) -> None:
+    stop = threading.Event()
+    leader = Scheduler(store, "one")
+    leader.tick()
+    stop.set()
+    leader.run(stop)
+    assert redis.get("gm:leader") is None
+    assert not redis.exists("rq:scheduler-lock:p1")
+
+
+def test_after_an_outage_workers_may_renew_before_anything_is_reaped(
+    redis: Redis, make_settings: SettingsFactory
+) -> None:
+    store = Store(redis, make_settings(lease_s=0.002, renew_s=0.001))
+    now = [100.0]
+    leader = Scheduler(store, "one", clock=lambda: now[0])
+    job_id = submit(store)
+    store.claim("w", ["p1"], WANTS)
+    eventually(lambda: redis.zrangebyscore("gm:run:global", 0, redis.time()[0] * 1000 + redis.time()[1] / 1000 - 3))
+    leader.note_outage()
+    leader.tick()
+    assert state(store, job_id) is JobState.RUNNING
+    now[0] += 1
+    leader.tick()
+    assert state(store, job_id) is JobState.QUEUED
+
+
+def test_a_scheduled_job_whose_time_has_come_is_claimable_again(store: Store, redis: Redis) -> None:
+    job_id = submit(store)
+    (claim,) = store.claim("w", ["p1"], WANTS).claims
+    store.settle([Settlement(job_id, claim.fence, Outcome.SCHEDULED, delay_ms=0)])
+    Scheduler(store, "one").tick()
+    assert ScheduledJobRegistry("p1", connection=redis, serializer=JSONSerializer).get_job_ids() == []
+    (again,) = store.claim("w", ["p1"], WANTS).claims
+    assert (again.job_id, again.fence, again.call) == (job_id, 2, claim.call)
+
+
+def test_static_limits_are_published_with_the_leaders_epoch(make_settings: SettingsFactory, redis: Redis) -> None:
+    Scheduler(Store(redis, make_settings(limits={"all": 5})), "one").tick()
+    assert (redis.hget("gm:lim", "epoch"), redis.hget("gm:lim", "limits")) == (b"1", b'{"all": 5.0}')
