@@ -59,6 +59,15 @@ def open_header(body: bytes, settings: Settings, pointer: str) -> Image.Image:
     return header
 
 
+def stored_image(body: bytes) -> Image.Image:
+    """An init image that genmill itself checked and stored: RGB. Raises InvalidImage when the storage harmed it."""
+    try:
+        with Image.open(BytesIO(body), formats=("PNG",)) as image:
+            return image.convert("RGB")
+    except _BROKEN as err:
+        raise InvalidImage(f"The stored init image is broken: {err}") from None
+
+
 def as_png(image: Image.Image) -> bytes:
     buffer = BytesIO()
     image.save(buffer, "PNG", compress_level=1)

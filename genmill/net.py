@@ -167,7 +167,12 @@ def _answer(
                 method,
                 parsed.copy_with(host=address, fragment=None),
                 content=body,
-                headers={"user-agent": "genmill", "accept-encoding": "identity", **(headers or {}), "host": parsed.netloc.decode()},
+                headers={
+                    "user-agent": "genmill",
+                    "accept-encoding": "identity",
+                    **(headers or {}),
+                    "host": parsed.netloc.decode(),
+                },
                 extensions={"sni_hostname": parsed.host},
             )
             try:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -17,6 +18,7 @@ from genmill.errors import FieldFault, InvalidRequest, NotFound
 DEFAULT_TENANT = "default"
 
 _KEYS = keys.PREFIXES["apikeys"]
+_ID_CHARS = 12
 _TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -43,16 +45,16 @@ def create(redis: Redis, tenant: str, name: str) -> str:
 
 def list_keys(redis: Redis) -> list[ApiKey]:
     """All keys, oldest first."""
-    found = [_api_key(digest.decode(), raw) for digest, raw in redis.hgetall(_KEYS).items()]
+    found = [_api_key(digest, raw) for digest, raw in _all(redis)]
     return sorted(found, key=lambda key: (key.created_at, key.key_id))
 
 
 def revoke(redis: Redis, key_or_id: str) -> ApiKey:
     """Take back a key, named by itself or by its `key_id`. Raises NotFound."""
-    for digest, raw in redis.hgetall(_KEYS).items():
-        if digest.decode() == _digest(key_or_id) or digest.decode()[:12] == key_or_id:
+    for digest, raw in _all(redis):
+        if digest[:_ID_CHARS] == key_or_id or digest == _digest(key_or_id):
             redis.hdel(_KEYS, digest)
-            return _api_key(digest.decode(), raw)
+            return _api_key(digest, raw)
     raise NotFound("There is no such API key")
 
 
@@ -62,10 +64,15 @@ def lookup(redis: Redis, key: str) -> str | None:
     return None if raw is None else str(json.loads(raw)["tenant"])
 
 
+def _all(redis: Redis) -> list[tuple[str, str]]:
+    pairs: Mapping[bytes, bytes] = redis.hgetall(_KEYS)  # type: ignore[assignment]  # replies are not decoded
+    return [(digest.decode(), raw.decode()) for digest, raw in pairs.items()]
+
+
 def _digest(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
 
 
-def _api_key(digest: str, raw: bytes) -> ApiKey:
+def _api_key(digest: str, raw: str) -> ApiKey:
     facts = json.loads(raw)
-    return ApiKey(digest[:12], facts["tenant"], facts["name"], facts["created_at"])
+    return ApiKey(digest[:_ID_CHARS], facts["tenant"], facts["name"], facts["created_at"])

@@ -41,8 +41,8 @@ def job_view(record: JobRecord, links: Links, *, position: int | None = None) ->
 
 
 def _output(output: dict[str, Any], links: Links) -> dict[str, Any]:
-    shown = {name: output[name] for name in ("content_type", "width", "height", "bytes") if name in output}
-    return {"url": links.output_url(output["key"]), **shown}
+    facts = {name: value for name, value in output.items() if name != "key"}
+    return {"url": links.output_url(output["key"]), **facts}
 
 
 def _input(record: JobRecord) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def stored(redis: Redis, tmp_path: Path) -> Callable[[], set[str]]:
 
     def look() -> set[str]:
         files = {str(path) for path in (tmp_path / "outputs").rglob("*") if path.is_file()}
-        return {key.decode() for key in redis.keys("*")} | files
+        return {str(key) for key in redis.keys("*")} | files
 
     return look
 

@@ -33,7 +33,7 @@ def test_a_revoked_key_is_refused(alice: Caller, redis: Redis) -> None:
 
 def test_auth_off_makes_the_default_tenant(make_settings: SettingsFactory, redis: Redis, store: Store) -> None:
     client = create_app(make_settings(auth=False)).test_client()
-    job_id = client.post("/v1/jobs", json=IMAGE_JOB).json["id"]
+    job_id = client.post("/v1/jobs", json=IMAGE_JOB).get_json()["id"]
     record = store.get(job_id)
     assert record is not None
     assert record.tenant == "default"

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis import Redis
 
-from tests.api.conftest import IMAGE_JOB, TEXT_JOB, Caller
+from genmill.inputs import ImageInput, TextInput
+from tests.api.conftest import IMAGE_JOB, Caller
 from tests.api.pictures import bomb, data_uri, picture
 
 PROMPT = "a red circle"
@@ -20,60 +24,70 @@ def image(**fields: Any) -> dict[str, Any]:
     return {"model": "shapes", "input": {"prompt": PROMPT, **fields}}
 
 
+def text(**fields: Any) -> dict[str, Any]:
+    return {"model": "captions", "input": fields}
+
+
+def hook(url: str) -> dict[str, Any]:
+    return {**IMAGE_JOB, "webhook": url}
+
+
 def init(body: bytes) -> dict[str, Any]:
     return image(init_image=data_uri(body))
 
 
+FIELD, IMAGE, URL, INIT = "invalid_request", "invalid_image", "url_not_allowed", "/input/init_image"
+
 # body, code, pointer, words of the limit, words of the value
 FIELDS: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
     "unknown model": ({**IMAGE_JOB, "model": "sdxl"}, "unknown_model", "/model", "shapes, captions", "sdxl"),
-    "no model": ({"input": {}}, "invalid_request", "/model", "", ""),
-    "no input": ({"model": "shapes"}, "invalid_request", "/input", "", ""),
-    "input is a list": ({"model": "shapes", "input": []}, "invalid_request", "/input", "", "[]"),
-    "no prompt": ({"model": "shapes", "input": {}}, "invalid_request", "/input/prompt", "", ""),
-    "empty prompt": (image(prompt=""), "invalid_request", "/input/prompt", "1", "''"),
-    "prompt 1 MB": (image(prompt="x" * MB), "invalid_request", "/input/prompt", "2000", f"{MB}"),
-    "negative prompt 1 MB": (image(negative_prompt="x" * MB), "invalid_request", "/input/negative_prompt", "2000", f"{MB}"),
-    "lone surrogate": (image(prompt="\ud800"), "invalid_request", "/input/prompt", "", "ud800"),
-    "width not a multiple": (image(width=65), "invalid_request", "/input/width", "multiple of 8", "65"),
-    "height too large": (image(height=4096), "invalid_request", "/input/height", "64..128", "4096"),
-    "steps 0": (image(steps=0), "invalid_request", "/input/steps", "1..100", "0"),
-    "steps 10,000": (image(steps=10_000), "invalid_request", "/input/steps", "1..100", "10000"),
-    "steps a word": (image(steps="many"), "invalid_request", "/input/steps", "", "many"),
-    "seed too large": (image(seed=2**53), "invalid_request", "/input/seed", f"{2**53 - 1}", f"{2**53}"),
-    "seed negative": (image(seed=-1), "invalid_request", "/input/seed", "0", "-1"),
-    "guidance": (image(guidance=1000), "invalid_request", "/input/guidance", "0..20", "1000"),
-    "images": (image(num_images=99), "invalid_request", "/input/num_images", "1..4", "99"),
-    "scheduler": (image(scheduler="magic"), "invalid_request", "/input/scheduler", "ddim", "magic"),
-    "unknown input field": (image(colour=1), "invalid_request", "/input/colour", "", "1"),
-    "strength": (image(strength=2), "invalid_request", "/input/strength", "1", "2"),
-    "unknown field": ({**IMAGE_JOB, "colour": 1}, "invalid_request", "/colour", "", "1"),
-    "priority": ({**IMAGE_JOB, "priority": "p9"}, "invalid_request", "/priority", "p0", "p9"),
-    "ttl": ({**IMAGE_JOB, "ttl_s": 0}, "invalid_request", "/ttl_s", "1", "0"),
-    "metadata": ({**IMAGE_JOB, "metadata": {"a": "x" * 5000}}, "invalid_request", "/metadata", "4096", "5009"),
-    "text: both": ({**TEXT_JOB, "input": {"prompt": "a", "messages": []}}, "invalid_request", "/input", "", ""),
-    "text: tokens": ({**TEXT_JOB, "input": {"prompt": "a", "max_tokens": 9999}}, "invalid_request", "/input/max_tokens", "1..64", "9999"),
-    "text: prompt 1 MB": ({**TEXT_JOB, "input": {"prompt": "x" * MB}}, "invalid_request", "/input/prompt", "2000", f"{MB}"),
-    "webhook no URL": ({**IMAGE_JOB, "webhook": "nowhere"}, "url_not_allowed", "/webhook", "https", "nowhere"),
-    "webhook http": ({**IMAGE_JOB, "webhook": "http://9.9.9.9/"}, "url_not_allowed", "/webhook", "https", "http://9.9.9.9/"),
-    "webhook loopback": ({**IMAGE_JOB, "webhook": "https://127.0.0.1/"}, "url_not_allowed", "/webhook", "global", "127.0.0.1"),
-    "webhook port": ({**IMAGE_JOB, "webhook": "https://9.9.9.9:22/"}, "url_not_allowed", "/webhook", "443", "22"),
-    "init image a bomb": (init(bomb()), "invalid_image", "/input/init_image", f"{512 * 512} pixels", f"{60_000**2} pixels"),
-    "init image no image": (init(b"<svg/>"), "invalid_image", "/input/init_image", "PNG, JPEG, WEBP", "6 bytes"),
-    "init image a GIF": (init(picture(kind="GIF")), "invalid_image", "/input/init_image", "PNG, JPEG, WEBP", "47 49 46"),
-    "init image cut": (init(GOOD[:-30]), "invalid_image", "/input/init_image", "", "cut short"),
-    "init image empty": (init(b""), "invalid_image", "/input/init_image", "PNG", "0 bytes"),
-    "init image too many bytes": (init(b"\0" * 300_000), "invalid_image", "/input/init_image", "200000 bytes", "300000 bytes"),
-    "init image no base64": (image(init_image="data:image/png;base64,%%%"), "invalid_image", "/input/init_image", "base64", "%%%"),
-    "init image no comma": (image(init_image="data:image/png"), "invalid_image", "/input/init_image", "base64", "data:image"),
-    "init image a key": (image(init_image="inputs/x/init.png"), "invalid_image", "/input/init_image", "data URI", "inputs/x"),
-    "init image no file": (image(init_image="file:file_1"), "invalid_image", "/input/init_image", "POST /v1/files", "file_1"),
-    "init image climbs": (image(init_image="file:../x"), "invalid_image", "/input/init_image", "POST /v1/files", "../x"),
+    "no model": ({"input": {}}, FIELD, "/model", "", ""),
+    "no input": ({"model": "shapes"}, FIELD, "/input", "", ""),
+    "input is a list": ({"model": "shapes", "input": []}, FIELD, "/input", "", "[]"),
+    "no prompt": ({"model": "shapes", "input": {}}, FIELD, "/input/prompt", "", ""),
+    "empty prompt": (image(prompt=""), FIELD, "/input/prompt", "1", "''"),
+    "prompt 1 MB": (image(prompt="x" * MB), FIELD, "/input/prompt", "2000", f"{MB}"),
+    "negative prompt 1 MB": (image(negative_prompt="x" * MB), FIELD, "/input/negative_prompt", "2000", f"{MB}"),
+    "lone surrogate": (image(prompt="\ud800"), FIELD, "/input/prompt", "", "ud800"),
+    "width not a multiple": (image(width=65), FIELD, "/input/width", "multiple of 8", "65"),
+    "height too large": (image(height=4096), FIELD, "/input/height", "64..128", "4096"),
+    "steps 0": (image(steps=0), FIELD, "/input/steps", "1..100", "0"),
+    "steps 10,000": (image(steps=10_000), FIELD, "/input/steps", "1..100", "10000"),
+    "steps a word": (image(steps="many"), FIELD, "/input/steps", "", "many"),
+    "seed too large": (image(seed=2**53), FIELD, "/input/seed", f"{2**53 - 1}", f"{2**53}"),
+    "seed negative": (image(seed=-1), FIELD, "/input/seed", "0", "-1"),
+    "guidance": (image(guidance=1000), FIELD, "/input/guidance", "0..20", "1000"),
+    "images": (image(num_images=99), FIELD, "/input/num_images", "1..4", "99"),
+    "scheduler": (image(scheduler="magic"), FIELD, "/input/scheduler", "ddim", "magic"),
+    "unknown input field": (image(colour=1), FIELD, "/input/colour", "", "1"),
+    "strength": (image(strength=2), FIELD, "/input/strength", "1", "2"),
+    "unknown field": ({**IMAGE_JOB, "colour": 1}, FIELD, "/colour", "", "1"),
+    "priority": ({**IMAGE_JOB, "priority": "p9"}, FIELD, "/priority", "p0", "p9"),
+    "ttl": ({**IMAGE_JOB, "ttl_s": 0}, FIELD, "/ttl_s", "1", "0"),
+    "metadata": ({**IMAGE_JOB, "metadata": {"a": "x" * 5000}}, FIELD, "/metadata", "4096", "5009"),
+    "text: both": (text(prompt="a", messages=[]), FIELD, "/input", "", ""),
+    "text: tokens": (text(prompt="a", max_tokens=9999), FIELD, "/input/max_tokens", "1..64", "9999"),
+    "text: prompt 1 MB": (text(prompt="x" * MB), FIELD, "/input/prompt", "2000", f"{MB}"),
+    "webhook no URL": (hook("nowhere"), URL, "/webhook", "https", "nowhere"),
+    "webhook http": (hook("http://9.9.9.9/"), URL, "/webhook", "https", "http://9.9.9.9/"),
+    "webhook loopback": (hook("https://127.0.0.1/"), URL, "/webhook", "global", "127.0.0.1"),
+    "webhook port": (hook("https://9.9.9.9:22/"), URL, "/webhook", "443", "22"),
+    "init image a bomb": (init(bomb()), IMAGE, INIT, f"{512 * 512} pixels", f"{60_000**2} pixels"),
+    "init image no image": (init(b"<svg/>"), IMAGE, INIT, "PNG, JPEG, WEBP", "6 bytes"),
+    "init image a GIF": (init(picture(kind="GIF")), IMAGE, INIT, "PNG, JPEG, WEBP", "47 49 46"),
+    "init image cut": (init(GOOD[:-30]), IMAGE, INIT, "", "cut short"),
+    "init image empty": (init(b""), IMAGE, INIT, "PNG", "0 bytes"),
+    "init image too many bytes": (init(b"\0" * 300_000), IMAGE, INIT, "200000 bytes", "300000 bytes"),
+    "init image no base64": (image(init_image="data:image/png;base64,%%%"), IMAGE, INIT, "base64", "%%%"),
+    "init image no comma": (image(init_image="data:image/png"), IMAGE, INIT, "base64", "data:image"),
+    "init image a key": (image(init_image="inputs/x/init.png"), IMAGE, INIT, "data URI", "inputs/x"),
+    "init image no file": (image(init_image="file:file_1"), IMAGE, INIT, "POST /v1/files", "file_1"),
+    "init image climbs": (image(init_image="file:../x"), IMAGE, INIT, "POST /v1/files", "../x"),
     "init image loopback": (
-        image(init_image="http://127.0.0.1:80/x.png"), "url_not_allowed", "/input/init_image", "global", "127.0.0.1",
+        image(init_image="http://127.0.0.1:80/x.png"), URL, INIT, "global", "127.0.0.1",
     ),
     "init image metadata service": (
-        image(init_image="http://169.254.169.254/latest"), "url_not_allowed", "/input/init_image", "global", "169.254",
+        image(init_image="http://169.254.169.254/latest"), URL, INIT, "global", "169.254",
     ),
 }  # fmt: skip
 
@@ -104,7 +118,7 @@ BODIES: dict[str, tuple[bytes, str | None, int, str, str]] = {
     "infinite": (b'{"model": 1e999}', "application/json", 400, "malformed_json", "too large"),
     "deep": (b"[" * 100_000, "application/json", 400, "malformed_json", "not valid JSON"),
     "digits": (b'{"a": ' + b"9" * 9999 + b"}", "application/json", 400, "malformed_json", "not valid JSON"),
-    "a form": (b"model=shapes", "application/x-www-form-urlencoded", 415, "unsupported_media_type", "x-www-form-urlencoded"),
+    "a form": (b"a=b", "application/x-www-form-urlencoded", 415, "unsupported_media_type", "urlencoded"),
     "text": (b"{}", "text/plain", 415, "unsupported_media_type", "application/json"),
     "no type": (b"{}", None, 415, "unsupported_media_type", "none"),
 }  # fmt: skip
@@ -177,6 +191,33 @@ def test_bad_paths_and_queries(method: str, path: str, status: int, code: str, a
     answer = alice(method, path)
     assert answer.status_code == status
     assert_problem(answer, code)
+
+
+@pytest.mark.parametrize("name", ["%00", "%ff", "%ED%A0%80", "x" * 5000, "a:dependents", "%2e%2e", "a%2fb"])
+def test_odd_names_in_paths_are_not_found(name: str, alice: Caller, redis: Redis) -> None:
+    redis.sadd("rq:job:a:dependents", "b")
+    for path in (f"/v1/jobs/{name}", f"/v1/models/{name}", f"/v1/files/{name}/content", f"/v1/nowhere/{name}"):
+        assert alice("GET", path).status_code == 404
+    assert alice("GET", f"/v1/outputs/{name}").status_code in {403, 404}
+    assert alice("GET", f"/v1/jobs?after={name}&model={name}").json["data"] == []
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
+JSON = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+)
+NAMES = sorted({*ImageInput.model_fields, *TextInput.model_fields})
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    model=st.sampled_from(["shapes", "captions"]) | JSON,
+    fields=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4) | JSON,
+    more=st.dictionaries(st.sampled_from(["priority", "webhook", "ttl_s", "metadata"]), JSON, max_size=2),
+)
+def test_no_body_is_our_fault(model: Any, fields: Any, more: dict[str, Any], alice: Caller) -> None:
+    answer = alice("POST", "/v1/jobs", json={"model": model, "input": fields, **more})
+    assert answer.status_code in {202, 400, 422}, answer.text
 
 
 @pytest.mark.parametrize("key", ["", '""', "x" * 300, "tab\there"])

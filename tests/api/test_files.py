@@ -91,7 +91,12 @@ def test_links_that_are_not_ours_or_too_old(stranger: Caller, app: Flask, settin
     services.storage.put("outputs/a/0.png", picture(), "image/png")
     good = local(services.links.output_url("outputs/a/0.png"))
     assert stranger("GET", good).status_code == 200
-    for bad in (good[:-1] + "!", good.replace("/0.png", "/1.png"), good.replace("expires=", "expires=9"), "/v1/outputs/a"):
+    for bad in (
+        good[:-1] + "!",
+        good.replace("/0.png", "/1.png"),
+        good.replace("expires=", "expires=9"),
+        "/v1/outputs/a",
+    ):
         answer = stranger("GET", bad)
         assert answer.status_code == 403
         assert answer.json["error"]["code"] == "forbidden"

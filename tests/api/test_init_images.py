@@ -41,14 +41,16 @@ def stored_image(job_id: str, app: Flask, store: Store) -> Image.Image:
     return Image.open(BytesIO(stored.body))
 
 
-@pytest.mark.parametrize(("kind", "mode"), [("PNG", "RGB"), ("JPEG", "RGB"), ("WEBP", "RGB"), ("PNG", "P"), ("PNG", "L")])
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("PNG", "RGB"), ("JPEG", "RGB"), ("WEBP", "RGB"), ("PNG", "P"), ("PNG", "L")]
+)
 def test_data_uri(kind: str, mode: str, alice: Caller, app: Flask, store: Store) -> None:
     colour = "white" if mode != "RGB" else "red"
     answer = alice("POST", "/v1/jobs", json=image_to_image(data_uri(picture(kind=kind, mode=mode, colour=colour))))
     assert answer.status_code == 202, answer.text
     assert answer.json["input"]["init_image"] == "stored"
     kept = stored_image(answer.json["id"], app, store)
-    assert (kept.size, kept.mode) == ((32, 24), "RGB")
+    assert (kept.size, kept.mode) == ((64, 64), "RGB")
 
 
 @pytest.mark.parametrize("field", ["content", "file"])
@@ -95,16 +97,25 @@ def image_server() -> Iterator[str]:
     server.server_close()
 
 
-def test_url_is_fetched_at_submit(image_server: str, make_settings: SettingsFactory, redis: Redis, store: Store) -> None:
+def test_url_is_fetched_at_submit(
+    image_server: str, make_settings: SettingsFactory, redis: Redis, store: Store
+) -> None:
     app = create_app(make_settings(allow_private_urls=True, max_image_bytes=200_000))
     alice = Caller(app.test_client(), tenants.create(redis, "alice", "test"))
     answer = alice("POST", "/v1/jobs", json=image_to_image(f"{image_server}/good.png"))
     assert answer.status_code == 202, answer.text
-    assert stored_image(answer.json["id"], app, store).size == (32, 24)
+    assert stored_image(answer.json["id"], app, store).size == (64, 64)
     for path, words in (("moved", "302"), ("large", "larger than 200000 bytes")):
         refused = alice("POST", "/v1/jobs", json=image_to_image(f"{image_server}/{path}"))
         assert refused.status_code == 422
         assert words in refused.json["errors"][0]["detail"]
+
+
+def test_the_image_is_brought_to_the_jobs_size(alice: Caller, app: Flask, store: Store) -> None:
+    body = image_to_image(data_uri(picture((500, 300))))
+    body["input"] |= {"width": 96, "height": 72}
+    answer = alice("POST", "/v1/jobs", json=body)
+    assert stored_image(answer.json["id"], app, store).size == (96, 72)
 
 
 def test_replay_and_mismatch_leave_no_second_image(alice: Caller, stored: Callable[[], set[str]]) -> None:
@@ -133,7 +144,9 @@ def test_image_is_removed_when_the_submit_fails(
     assert stored() == before
 
 
-def test_a_lost_answer_keeps_job_and_image(alice: Caller, app: Flask, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_keeps_job_and_image(
+    alice: Caller, app: Flask, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     submit, calls = Store.submit, []
 
     def lose_first_answer(self: Store, request: Any) -> tuple[str, bool]:
@@ -147,7 +160,7 @@ def test_a_lost_answer_keeps_job_and_image(alice: Caller, app: Flask, store: Sto
     answer = alice("POST", "/v1/jobs", json=image_to_image(data_uri(picture())))
     assert answer.status_code == 202
     assert len(calls) == 2
-    assert stored_image(answer.json["id"], app, store).size == (32, 24)
+    assert stored_image(answer.json["id"], app, store).size == (64, 64)
 
 
 def test_storage_down_is_503(alice: Caller, settings: Settings, redis: Redis) -> None:

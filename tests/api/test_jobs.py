@@ -18,7 +18,10 @@ from tests.api.conftest import IMAGE_JOB, TEXT_JOB, Caller, finish_one
 
 SHAPES = load_registry().get("shapes").batch_key
 CAPTIONS = load_registry().get("captions").batch_key
-TEXT_RESULT = {"text": {"text": "circle", "finish_reason": "stop", "prompt_tokens": 2, "completion_tokens": 1}, "receipt": {}}
+TEXT_RESULT = {
+    "text": {"text": "circle", "finish_reason": "stop", "prompt_tokens": 2, "completion_tokens": 1},
+    "receipt": {},
+}
 
 
 def test_submit_and_read(alice: Caller, settings: Settings) -> None:

@@ -70,11 +70,11 @@ def test_client_round_trip(running: Running) -> None:
 def test_waiting_clients_do_not_starve_the_others(running: Running) -> None:
     job_id = httpx.post(f"{running.url}/v1/jobs", json=IMAGE_JOB).json()["id"]
     with ThreadPoolExecutor(40) as pool:
-        waits = [pool.submit(httpx.get, f"{running.url}/v1/jobs/{job_id}?wait=3", timeout=20) for _ in range(40)]
+        waits = [pool.submit(httpx.get, f"{running.url}/v1/jobs/{job_id}?wait=1.5", timeout=20) for _ in range(40)]
         time.sleep(0.3)
         started = time.monotonic()
         assert httpx.get(f"{running.url}/healthz").status_code == 200
-        assert time.monotonic() - started < 1.5
+        assert time.monotonic() - started < 1.2
         assert {wait.result().status_code for wait in waits} == {200}
 
 

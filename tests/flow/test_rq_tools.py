@@ -115,7 +115,9 @@ def test_the_queue_counts_lists_and_empties_lanes(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_rq_dashboard_shows_the_fleet(fleet: Fleet, store: Store, submit: Submit, redis: Redis) -> None:
+def test_rq_dashboard_shows_the_fleet(
+    fleet: Fleet, store: Store, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from flask import Flask
     from rq_dashboard import blueprint
     from rq_dashboard.web import setup_rq_connection
@@ -124,7 +126,8 @@ def test_rq_dashboard_shows_the_fleet(fleet: Fleet, store: Store, submit: Submit
     fleet.worker("--name", "seen", queues="p1")
     eventually(have_all(store, [job_id], JobState.SUCCEEDED), within_s=60)
     app = Flask("dashboard")
-    app.config.update(RQ_DASHBOARD_REDIS_URL=[store.settings.redis_url], RQ_DASHBOARD_SERIALIZER="JSONSerializer")
+    app.config.update(RQ_DASHBOARD_REDIS_URL=[store.settings.redis_url])
+    monkeypatch.setattr("rq_dashboard.web.config.serializer", JSONSerializer)  # what `rq-dashboard --json` sets
     setup_rq_connection(app)
     app.register_blueprint(blueprint)
     client = app.test_client()

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from genmill.errors import Forbidden, OutputExpired, SettingsInvalid
@@ -15,8 +16,8 @@ from genmill.links import Links
 from genmill.settings import Settings, load_settings
 
 
-def settings_with(secret: str = "0123456789abcdef") -> Settings:
-    return load_settings(secret_key=secret, public_url="https://gen.example/", url_ttl_s=60)
+def settings_with(key: str = "0123456789abcdef") -> Settings:
+    return load_settings(secret_key=key, public_url="https://gen.example/", url_ttl_s=60)
 
 
 def parts(url: str) -> tuple[str, str, str]:

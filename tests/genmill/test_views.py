@@ -17,14 +17,18 @@ LINKS = Links(load_settings(secret_key="0123456789abcdef"), clock=lambda: 1_700_
 RUNNING = JobRecord(
     job_id="j1", tenant="alice", state=JobState.RUNNING, model="shapes", job_class="p1", batch_key="shapes@1/auto",
     request={"model": "shapes", "input": {"prompt": "a", "init_image": "inputs/j1/init.png"}}, fence=1, rows=1,
-    created_at="2026-01-01T00:00:00.000000Z", enqueued_ms=1_000_000.0, started_ms=1_001_500.0, ended_ms=None, gpu_ms=0.0,
-    metadata={"a": 1}, progress={"step": 3, "steps": 20}, error=None, result=None, has_cancel_request=False,
-    webhook="https://hooks.example/?token=secret",
+    created_at="2026-01-01T00:00:00.000000Z", enqueued_ms=1_000_000.0, started_ms=1_001_500.0, ended_ms=None,
+    gpu_ms=0.0, metadata={"a": 1}, progress={"step": 3, "steps": 20}, error=None, result=None,
+    has_cancel_request=False, webhook="https://hooks.example/?token=secret",
 )  # fmt: skip
 DONE = dataclasses.replace(
     RUNNING, state=JobState.SUCCEEDED, ended_ms=1_004_000.0, progress=None,
-    result={"outputs": [{"key": "outputs/j1/1/0.png", "content_type": "image/png", "width": 64, "height": 64, "bytes": 9}],
-            "receipt": {"batch": 8}},
+    result={
+        "outputs": [
+            {"key": "outputs/j1/1/0.png", "content_type": "image/png", "width": 64, "height": 64, "bytes": 9}
+        ],
+        "receipt": {"batch": 8},
+    },
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import count
 from typing import Any
 
 import torch
@@ -67,6 +68,7 @@ class ParkedCall:
     rows: int
     signature: Hashable
     turn: int
+    ticket: int
     output: Any = None
     error: BaseException | None = None
     is_served: bool = False
@@ -113,6 +115,7 @@ class Hub:
     def __init__(self, *, coda_patience: int = 0) -> None:
         self._tasks: list[Task] = []
         self._turn = 0
+        self._tickets = count()
         self._coda_patience = coda_patience
 
     def start(self, work: Callable[[], Any]) -> Task:
@@ -158,7 +161,7 @@ class Hub:
             return site.forward(arguments)
         rows = site.plan.rows(arguments)
         signature = site.plan.signature(arguments, rows, task.digests)
-        task.call = ParkedCall(task, site, arguments, rows, signature, self._turn)
+        task.call = ParkedCall(task, site, arguments, rows, signature, self._turn, next(self._tickets))
         return task.parent.switch()
 
     def _advance(self) -> None:
@@ -185,7 +188,7 @@ class Hub:
 
     def _waiting(self, phase: Phase) -> list[ParkedCall]:
         calls = [task.call for task in self._tasks if task.call is not None and not task.is_over]
-        return sorted((call for call in calls if call.site.phase is phase), key=lambda call: call.turn)
+        return sorted((call for call in calls if call.site.phase is phase), key=lambda call: call.ticket)
 
     def _serve(self, phase: Phase) -> bool:
         """One forward for each group of calls that fit together. False when nobody waits."""

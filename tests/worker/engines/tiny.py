@@ -146,6 +146,7 @@ def stable_diffusion_xl() -> StableDiffusionXLPipeline:
                 beta_end=0.012,
                 beta_schedule="scaled_linear",
                 steps_offset=1,
+                timestep_spacing="leading",
             ),
             add_watermarker=False,
         )

@@ -1,0 +1,39 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both set up .venv first; nothing else is needed.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test check up bench set-up clean
+
+demo: $(READY)
+	$(BIN)/genmill demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+up: $(READY)
+	$(BIN)/genmill up
+
+BENCHMARKS := $(wildcard bench/bench_*.py)
+
+bench: $(READY)
+	@$(if $(BENCHMARKS),,echo "no benchmark in bench/ yet; make demo measures batching against plain calls")
+	$(foreach script,$(BENCHMARKS),$(BIN)/python $(script) &&) true
+
+set-up: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "genmill needs Python 3.11 or newer; set PYTHON=")'
+	@echo "setting up .venv; the first time this takes some minutes"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[worker,embedded,test]"
+	@touch $@
+
+clean:
+	rm -rf .venv out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

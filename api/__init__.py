@@ -1,0 +1,1 @@
+"""HTTP in, JSON out: decode, validate, call the store, encode. Never imports torch."""

@@ -1,0 +1,81 @@
+"""The OpenAPI 3.1 document, from the pydantic models and the table of operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from api.operations import OPERATIONS, Operation
+from api.schemas import SCHEMAS
+from api.submission import JobBody
+from genmill import __version__
+from genmill.inputs import ImageInput, TextInput
+from genmill.registry import Registry
+
+_REF = "#/components/schemas/{model}"
+
+
+def document(registry: Registry, base_url: str) -> dict[str, Any]:
+
+    schemas: dict[str, Any] = dict(SCHEMAS)
+    for model in (JobBody, ImageInput, TextInput):
+        schemas |= _schemas_of(model)
+    schemas["JobBody"]["properties"]["input"] = {"anyOf": [_ref("ImageInput"), _ref("TextInput")]}
+    schemas["JobBody"]["properties"]["model"]["examples"] = [spec.name for spec in registry.models]
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "genmill",
+            "version": __version__,
+            "description": "Asynchronous generation jobs: submit, then poll or get a webhook.",
+        },
+        "servers": [{"url": base_url}],
+        "security": [{"bearer": []}, {"apiKey": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            },
+        },
+    }
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "parameters": [*_path_parameters(operation.path), *operation.parameters],
+        "responses": {str(status): answer for status, answer in operation.answers.items()} | _problems(operation),
+    }
+    if operation.body is not None:
+        shown["requestBody"] = {"required": True, "content": operation.body}
+    if operation.is_open:
+        shown["security"] = []
+    return shown
+
+
+def _problems(operation: Operation) -> dict[str, Any]:
+    content = {"application/problem+json": {"schema": _ref("Problem")}}
+    return {str(status): {"description": text, "content": content} for status, text in operation.problems.items()}
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+
+
+def _schemas_of(model: type[BaseModel]) -> dict[str, Any]:
+    schema = model.model_json_schema(ref_template=_REF)
+    parts: dict[str, Any] = schema.pop("$defs", {})
+    schema["properties"].pop("kind", None)
+    return {**parts, model.__name__: schema}
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": _REF.format(model=name)}

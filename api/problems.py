@@ -1,0 +1,120 @@
+"""One body for every error: problem+json with the `error` object that OpenAI's clients read.
+
+RFC 9457's members, `errors` with a pointer for each fault, and `error` {message, type, param, code}.
+"""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from flask import Flask, Response, current_app, json, request
+from redis import exceptions as redis_errors
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+
+from api.requests import request_id
+from genmill.errors import BodyTooLarge, FieldFault, GenmillError, SettingsInvalid, StoreUnavailable
+
+RETRY_AFTER_S = 2
+MEDIA_TYPE = "application/problem+json"
+
+_LOG = logging.getLogger(__name__)
+
+_AWAY = (
+    redis_errors.ConnectionError,
+    redis_errors.TimeoutError,
+    redis_errors.ReadOnlyError,
+    redis_errors.OutOfMemoryError,
+)
+
+
+def install(app: Flask) -> None:
+    app.register_error_handler(GenmillError, _genmill)
+    app.register_error_handler(redis_errors.RedisError, _redis)
+    app.register_error_handler(HTTPException, _http)
+    app.register_error_handler(Exception, _unexpected)
+
+
+def problem_body(
+    status: int, code: str, title: str, detail: str, faults: tuple[FieldFault, ...] = ()
+) -> dict[str, Any]:
+    return {
+        "type": f"urn:genmill:problem:{code}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "instance": request.path,
+        "errors": [fault.as_json() for fault in faults],
+        "error": {
+            "message": detail,
+            "type": _error_type(status),
+            "param": faults[0].pointer if faults else None,
+            "code": code,
+        },
+    }
+
+
+def _genmill(error: GenmillError) -> Response:
+    if error.status >= 500 and not error.is_retryable:
+        _LOG.error("request %s: %s", request_id(), error, exc_info=error)
+    if isinstance(error, SettingsInvalid):
+        return _unexpected(error)
+    title = (type(error).__doc__ or "").strip().split("\n")[0]
+    response = _respond(problem_body(error.status, error.code, title, error.detail, error.faults))
+    if error.is_retryable:
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        response.headers["WWW-Authenticate"] = 'Bearer realm="genmill"'
+    return response
+
+
+def _redis(error: redis_errors.RedisError) -> Response:
+    if isinstance(error, _AWAY):
+        _LOG.warning("request %s: redis is away: %s", request_id(), error)
+        return _genmill(StoreUnavailable())
+    return _unexpected(error)
+
+
+def _http(error: HTTPException) -> Response:
+    if isinstance(error, RequestEntityTooLarge):
+        return _genmill(_too_large())
+    status = error.code or 500
+    phrase = HTTPStatus(status).phrase
+    code = phrase.lower().replace(" ", "_").replace("'", "")
+    response = _respond(problem_body(status, code, phrase, error.description or phrase))
+    for name, value in error.get_headers(request.environ):
+        if name.lower() not in {"content-type", "content-length"}:
+            response.headers[name] = value
+    return response
+
+
+def _unexpected(error: Exception) -> Response:
+    """The edge of the process: the cause goes to the log under the request id, never to the client."""
+    _LOG.error("request %s failed", request_id(), exc_info=error)
+    detail = f"Something went wrong on our side; it is logged as {request_id()}"
+    return _respond(problem_body(500, "internal_error", "Internal error", detail))
+
+
+def _too_large() -> BodyTooLarge:
+    limit = f"{current_app.config['MAX_CONTENT_LENGTH']} bytes"
+    value = f"{request.content_length} bytes" if request.content_length else "more than that"
+    detail = f"the body has {value}, at most {limit} are read"
+    return BodyTooLarge(detail, faults=(FieldFault("/", detail, limit, value),))
+
+
+def _error_type(status: int) -> str:
+    """OpenAI's names."""
+    match status:
+        case 401:
+            return "authentication_error"
+        case 403:
+            return "permission_error"
+        case 429:
+            return "rate_limit_error"
+        case _:
+            return "server_error" if status >= 500 else "invalid_request_error"
+
+
+def _respond(body: dict[str, Any]) -> Response:
+    return Response(json.dumps(body), status=body["status"], mimetype=MEDIA_TYPE)

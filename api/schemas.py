@@ -1,0 +1,153 @@
+"""Schemas of the answers, in JSON Schema as OpenAPI 3.1 takes it, each with an example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genmill.jobs import JobState
+
+_TEXT = {"type": "string"}
+_MAYBE_TEXT = {"type": ["string", "null"]}
+_WHOLE = {"type": "integer"}
+_MAYBE_NUMBER = {"type": ["number", "null"]}
+_FREE = {"type": "object", "additionalProperties": True}
+
+
+def _object(properties: dict[str, Any], *, optional: tuple[str, ...] = (), example: Any = None) -> dict[str, Any]:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": properties,
+        "required": [name for name in properties if name not in optional],
+    }
+    return schema if example is None else schema | {"examples": [example]}
+
+
+def _list(name: str) -> dict[str, Any]:
+    items = {"type": "array", "items": {"$ref": f"#/components/schemas/{name}"}}
+    facts = {"object": {"const": "list"}, "data": items, "results": items, "has_more": {"type": "boolean"}}
+    return _object({**facts, "after": _TEXT}, optional=("after",))
+
+
+_ERROR = _object({"message": _TEXT, "type": _TEXT, "param": _MAYBE_TEXT, "code": _TEXT})
+_FAULT = _object({"pointer": _TEXT, "detail": _TEXT, "limit": _TEXT, "value": _TEXT}, optional=("limit", "value"))
+_PROBLEM_EXAMPLE = {
+    "type": "urn:genmill:problem:invalid_request",
+    "title": "The request is not valid.",
+    "status": 422,
+    "detail": "width must be a multiple of 8, got 65",
+    "instance": "/v1/jobs",
+    "errors": [
+        {
+            "pointer": "/input/width",
+            "detail": "width must be a multiple of 8, got 65",
+            "limit": "multiple of 8",
+            "value": "65",
+        }
+    ],
+    "error": {
+        "message": "width must be a multiple of 8, got 65",
+        "type": "invalid_request_error",
+        "param": "/input/width",
+        "code": "invalid_request",
+    },
+}
+
+_OUTPUT = _object(
+    {"url": _TEXT, "content_type": _TEXT, "width": _WHOLE, "height": _WHOLE, "bytes": _WHOLE},
+    optional=("content_type", "width", "height", "bytes"),
+)
+_GENERATED_TEXT = _object(
+    {"text": _TEXT, "finish_reason": _TEXT, "prompt_tokens": _WHOLE, "completion_tokens": _WHOLE},
+    optional=("finish_reason", "prompt_tokens", "completion_tokens"),
+)
+_TIMINGS = _object(
+    {"queued_s": _MAYBE_NUMBER, "run_s": _MAYBE_NUMBER, "total_s": _MAYBE_NUMBER, "gpu_ms": _MAYBE_NUMBER}
+)
+
+_JOB = {
+    "id": _TEXT,
+    "object": {"const": "job"},
+    "state": {"enum": [state.value for state in JobState]},
+    "model": _TEXT,
+    "priority": _TEXT,
+    "created_at": _MAYBE_TEXT,
+    "queued_at": _MAYBE_TEXT,
+    "started_at": _MAYBE_TEXT,
+    "ended_at": _MAYBE_TEXT,
+    "timings": _TIMINGS,
+    "progress": {"anyOf": [_object({"step": _WHOLE, "steps": _WHOLE}), {"type": "null"}]},
+    "position": {"type": ["integer", "null"], "description": "Ready jobs of the same class and model before it."},
+    "input": _FREE,
+    "outputs": {"type": "array", "items": _OUTPUT},
+    "receipt": {"type": ["object", "null"], "additionalProperties": True},
+    "error": {"anyOf": [_object({"code": _TEXT, "message": _TEXT}), {"type": "null"}]},
+    "metadata": _FREE,
+    "urls": _object({"get": _TEXT, "cancel": _TEXT}),
+    "text": _GENERATED_TEXT,
+}
+
+_MODEL = {
+    "id": _TEXT,
+    "object": {"const": "model"},
+    "owned_by": _TEXT,
+    "created": _WHOLE,
+    "kind": {"enum": ["image", "text"]},
+    "revision": _TEXT,
+    "description": _TEXT,
+    "aliases": {"type": "array", "items": _TEXT},
+    "defaults": _FREE,
+    "limits": _FREE,
+    "input_schema": _FREE,
+}
+
+_FILE = {
+    "id": _TEXT,
+    "object": {"const": "file"},
+    "name": _TEXT,
+    "filename": _TEXT,
+    "content_type": _TEXT,
+    "size": _WHOLE,
+    "bytes": _WHOLE,
+    "etag": _TEXT,
+    "checksums": _FREE,
+    "metadata": _FREE,
+    "purpose": _TEXT,
+    "status": _TEXT,
+    "created_at": {"type": ["string", "integer"]},
+    "urls": _object({"get": _TEXT}),
+}
+
+_CANCEL = {"enum": ["dequeued", "interrupting", "too_late", "unknown"]}
+
+_WORKER = {
+    "name": _TEXT,
+    "state": _MAYBE_TEXT,
+    "queues": _MAYBE_TEXT,
+    "last_heartbeat": _MAYBE_TEXT,
+    "successful_job_count": _MAYBE_TEXT,
+    "failed_job_count": _MAYBE_TEXT,
+}
+
+SCHEMAS: dict[str, Any] = {
+    "Problem": _object(
+        {
+            "type": _TEXT, "title": _TEXT, "status": _WHOLE, "detail": _TEXT, "instance": _TEXT,
+            "errors": {"type": "array", "items": _FAULT}, "error": _ERROR,
+        },
+        example=_PROBLEM_EXAMPLE,
+    ),
+    "Job": _object(_JOB, optional=("text",)),
+    "CanceledJob": _object({**_JOB, "cancel": _CANCEL}, optional=("text",)),
+    "JobList": _list("Job"),
+    "Model": _object(_MODEL),
+    "ModelList": _list("Model"),
+    "File": _object(_FILE),
+    "Secret": _object({"key": _TEXT}, example={"key": "whsec_bm90IGEgcmVhbCBzZWNyZXQsIDMyIGJ5dGVzIGxvbmc="}),
+    "Health": _object({"status": _TEXT, "redis": _TEXT, "storage": _TEXT}, optional=("redis", "storage")),
+    "Status": _object(
+        {
+            "queues": {"type": "object", "additionalProperties": _WHOLE}, "running": _WHOLE,
+            "is_suspended": {"type": "boolean"}, "workers": {"type": "array", "items": _object(_WORKER)},
+        }
+    ),
+}  # fmt: skip

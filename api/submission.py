@@ -1,0 +1,108 @@
+"""From a request body to a stored job: nothing is stored before everything is checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from redis.exceptions import RedisError
+
+from api.init_images import read_init_image
+from api.services import Services
+from genmill import net
+from genmill.errors import IdempotencyMismatch, StoreUnavailable
+from genmill.inputs import ImageInput
+from genmill.jobs import JobRequest, new_job_id
+from genmill.keys import JobClass
+from genmill.registry import invalid_request
+
+MAX_METADATA_BYTES = 4096
+MAX_TTL_S = 7 * 24 * 3600
+
+
+class JobBody(BaseModel):
+    """Body of `POST /v1/jobs`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: Annotated[str, StringConstraints(min_length=1, max_length=200)] = Field(
+        description="Name or alias of a model, see GET /v1/models."
+    )
+    input: dict[str, Any] = Field(description="What to generate; the model's input_schema tells the fields.")
+    priority: JobClass = Field(default=JobClass.P1, description="p0 is the most urgent class, p3 the least.")
+    webhook: str | None = Field(default=None, description="Called once the job has ended, signed.")
+    ttl_s: int | None = Field(default=None, ge=1, le=MAX_TTL_S, description="Expire when not started by then.")
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Given back with the job; 4096 bytes of JSON.")
+
+    @field_validator("metadata")
+    @classmethod
+    def _small(cls, metadata: dict[str, Any]) -> dict[str, Any]:
+        size = len(json.dumps(metadata))
+        if size > MAX_METADATA_BYTES:
+            raise ValueError(f"takes {size} bytes as JSON, at most {MAX_METADATA_BYTES} bytes are kept")
+        return metadata
+
+
+def submit(raw: Mapping[str, Any], tenant: str, idempotency_key: str | None, services: Services) -> tuple[str, bool]:
+    """Returns (job id, whether an earlier request is replayed). Raises InvalidRequest of many kinds.
+
+    The init image is stored before the job, so that a worker never finds a job without it, and removed again when
+    the job is not.
+    """
+    request, init_png = _checked(raw, tenant, idempotency_key, services)
+    if init_png is None:
+        return services.store.submit(request)
+    folder = f"inputs/{request.job_id}"
+    services.storage.put(f"{folder}/init.png", init_png, "image/png")
+    try:
+        job_id, is_replay = services.store.submit(request)
+    except IdempotencyMismatch:
+        services.storage.delete_prefix(folder)
+        raise
+    except RedisError:
+        if not _is_stored(request.job_id, services):
+            services.storage.delete_prefix(folder)
+            raise
+        return services.store.submit(request)  # stored before the answer got lost: the same id is stored once
+    if is_replay and job_id != request.job_id:
+        services.storage.delete_prefix(folder)
+    return job_id, is_replay
+
+
+def _checked(
+    raw: Mapping[str, Any], tenant: str, idempotency_key: str | None, services: Services
+) -> tuple[JobRequest, bytes | None]:
+    try:
+        body = JobBody.model_validate(raw)
+    except ValidationError as err:
+        raise invalid_request(err, prefix="") from None
+    spec = services.registry.get(body.model)
+    job_input = spec.parse_input(body.input)
+    if body.webhook is not None:
+        net.check_url(body.webhook, services.settings, for_webhook=True)
+    job_id, init_png = new_job_id(), None
+    if isinstance(job_input, ImageInput) and job_input.init_image is not None:
+        init_png = read_init_image(job_input.init_image, (job_input.width, job_input.height), tenant, services)
+        job_input = job_input.model_copy(update={"init_image": f"inputs/{job_id}/init.png"})
+    request = JobRequest(
+        job_id=job_id, tenant=tenant, model=spec, input=job_input, job_class=body.priority, webhook=body.webhook,
+        ttl_s=body.ttl_s, metadata=body.metadata, idempotency_key=idempotency_key, body_hash=_body_hash(raw),
+    )  # fmt: skip
+    return request, init_png
+
+
+def _body_hash(raw: Mapping[str, Any]) -> str:
+    """Of the body as it was sent, but for order and white space; so a drawn seed does not change it."""
+    return hashlib.sha256(json.dumps(raw, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _is_stored(job_id: str, services: Services) -> bool:
+    """Whether a submit that failed was made all the same. Raises StoreUnavailable, and the init image stays, when
+    nobody can tell: a job without its input would be worse than an input without its job."""
+    try:
+        return services.store.get(job_id) is not None
+    except RedisError as err:
+        raise StoreUnavailable from err

@@ -1,0 +1,15 @@
+"""`/v1/webhooks`: the secret that a receiver verifies signatures with."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, jsonify
+
+from api.auth import authenticate
+from api.services import services
+
+blueprint = Blueprint("webhooks", __name__)
+
+
+@blueprint.get("/v1/webhooks/default/secret")
+def read_secret() -> Response:
+    return jsonify(key=services().links.webhook_secret(authenticate()))

@@ -1,0 +1,132 @@
+"""`genmill jobs`: list, show, watch, cancel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from genmill.cli.options import open_client, with_client, with_json
+from genmill.cli.screen import Exit, Screen, table
+from genmill.cli.watching import exit_code, watch
+from genmill.client import JobHandle
+from genmill.jobs import JobState
+
+STYLES = {
+    JobState.QUEUED: "yellow",
+    JobState.RUNNING: "cyan",
+    JobState.SUCCEEDED: "green",
+    JobState.FAILED: "red",
+    JobState.CANCELED: "magenta",
+    JobState.EXPIRED: "magenta",
+}
+CANCEL_ANSWERS = {
+    "dequeued": "canceled before it started",
+    "interrupting": "will stop at its next step",
+    "too_late": "had ended already",
+    "unknown": "is not known",
+}
+
+
+@click.group()
+def jobs() -> None:
+    """List, show, watch and cancel jobs."""
+
+
+@jobs.command("list")
+@click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state.")
+@click.option("--model", help="Only jobs of this model.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="At most so many.")
+@with_client
+@with_json
+def list_jobs(
+    state: str | None, model: str | None, limit: int, url: str | None, api_key: str | None, screen: Screen
+) -> None:
+    """Your jobs, newest first."""
+    with open_client(url, api_key) as client:
+        found = client.jobs(state=state, model=model, limit=limit)
+    rows = [_row(job) for job in found]
+    screen.show(
+        [job.data for job in found],
+        lambda: table("id", "state", "model", "class", "waited", "ran", "prompt", rows=rows) if rows else "no jobs",
+    )
+
+
+@jobs.command("show")
+@click.argument("job_id")
+@with_client
+@with_json
+def show_job(job_id: str, url: str | None, api_key: str | None, screen: Screen) -> None:
+    """One job: state, progress, outputs, receipt."""
+    with open_client(url, api_key) as client:
+        job = client.job(job_id)
+    screen.show(job.data, lambda: details(job))
+
+
+@jobs.command("watch")
+@click.argument("job_id")
+@click.option("--timeout", "timeout_s", type=float, help="Seconds to wait at most.")
+@with_client
+@with_json
+def watch_job(job_id: str, timeout_s: float | None, url: str | None, api_key: str | None, screen: Screen) -> Exit:
+    """Follow a job to its end; the exit code tells how it ended."""
+    with open_client(url, api_key) as client:
+        job = watch(client.job(job_id), timeout_s, screen)
+    screen.show(job.data, lambda: details(job))
+    return exit_code(job)
+
+
+@jobs.command("cancel")
+@click.argument("job_ids", nargs=-1, required=True)
+@with_client
+@with_json
+def cancel_jobs(job_ids: tuple[str, ...], url: str | None, api_key: str | None, screen: Screen) -> Exit:
+    """Cancel jobs; says of each what that did, and exits with 1 when one had ended already."""
+    with open_client(url, api_key) as client:
+        done = [client.job(job_id).cancel() for job_id in job_ids]
+    lines = [f"{job.id} {CANCEL_ANSWERS.get(job.data['cancel'], job.data['cancel'])}" for job in done]
+    screen.show([job.data for job in done], lambda: "\n".join(lines))
+    return Exit.OK if all(job.data["cancel"] in ("dequeued", "interrupting") for job in done) else Exit.NOT_DONE
+
+
+def details(job: JobHandle) -> RenderableType:
+    """What a person wants to know of a job: for a text that succeeded the text, then the facts."""
+    facts = table("", "", rows=[row for row in _facts(job.data) if row[1]])
+    facts.show_header = False
+    heading = Text(job.id + " ") + _state(job.state)
+    return Group(*([Text(job.text)] if job.text is not None else []), heading, facts)
+
+
+def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
+    asked, timings, receipt = view["input"], view["timings"], view["receipt"] or {}
+    progress, error = view["progress"], view["error"]
+    batch = f"{receipt['batch_mean']:.1f} on average, {receipt['batch_max']} at most" if receipt else ""
+    return [
+        ("model", f"{view['model']}, class {view['priority']}"),
+        ("prompt", str(asked.get("prompt") or asked.get("messages") or "")),
+        ("seed", str(receipt.get("seed", ""))),
+        ("progress", f"{progress['step']} of {progress['steps']}" if progress else ""),
+        ("ahead", str(view["position"] or "")),
+        ("waited", _seconds(timings["queued_s"])),
+        ("ran", _seconds(timings["run_s"])),
+        ("batch", batch),
+        ("error", f"{error['code']}: {error['message']}" if error else ""),
+        ("output", "\n".join(output["url"] for output in view["outputs"])),
+    ]
+
+
+def _row(job: JobHandle) -> list[str | Text]:
+    view = job.data
+    prompt = str(view["input"].get("prompt") or "")
+    waited, ran = _seconds(view["timings"]["queued_s"]), _seconds(view["timings"]["run_s"])
+    return [job.id, _state(job.state), view["model"], view["priority"], waited, ran, prompt[:60]]
+
+
+def _state(state: JobState) -> Text:
+    return Text(state.value, style=STYLES[state])
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.1f} s"

@@ -1,0 +1,67 @@
+"""Options that commands share, and what they open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from redis import Redis
+
+from genmill.cli.screen import Screen
+from genmill.client import Client
+from genmill.connections import connect
+from genmill.errors import SettingsInvalid
+from genmill.settings import Settings, load_settings
+from genmill.up.folder import DEFAULT_DATA, DataFolder
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def with_json(command: Command) -> Command:
+    """Adds `--json`; the command gets `screen` in its place."""
+    option = click.option(
+        "--json", "screen", is_flag=True, callback=lambda _context, _option, given: Screen(given),
+        help="Print one JSON document instead of text.",
+    )  # fmt: skip
+    return option(command)
+
+
+def with_client(command: Command) -> Command:
+    """Adds `--url` and `--api-key`; the command gets `url` and `api_key`."""
+    url = click.option("--url", help="Where the API listens.  [env var: GENMILL_URL; default: http://127.0.0.1:8080]")
+    key = click.option("--api-key", help="The tenant's key.  [env var: GENMILL_API_KEY]")
+    return url(key(command))
+
+
+def with_data(command: Command) -> Command:
+    """Adds `--data`: the folder of the `genmill up` that is meant when the environment names no Redis."""
+    option = click.option(
+        "--data", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT_DATA, show_default=True,
+        help="Data folder of genmill up.",
+    )  # fmt: skip
+    return option(command)
+
+
+def open_client(url: str | None, api_key: str | None) -> Client:
+    return Client(url, api_key)
+
+
+def operator_settings(data: Path) -> Settings:
+    """Settings of the fleet that runs on this machine: the environment first, then the data folder of `up`."""
+    settings, folder = load_settings(), DataFolder(data)
+    known: dict[str, Any] = {}
+    if "redis_url" not in settings.model_fields_set and (url := folder.redis_url()):
+        known["redis_url"] = url
+    if settings.secret_key is None and folder.has_secret():
+        known["secret_key"] = folder.secret_key()
+    return load_settings(**known)
+
+
+def open_redis(data: Path) -> Redis:
+    """Raises SettingsInvalid when nothing tells which Redis is meant."""
+    settings = operator_settings(data)
+    if "redis_url" not in settings.model_fields_set:
+        raise SettingsInvalid(f"no Redis is known: set GENMILL_REDIS_URL, or run genmill up ({data} holds no run)")
+    return connect(settings)

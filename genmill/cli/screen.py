@@ -1,0 +1,103 @@
+"""What the commands print: tables or JSON to stdout, progress and one-line errors to stderr, an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any
+
+import click
+import httpx
+from redis.exceptions import RedisError
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from genmill.errors import FieldFault, GenmillError
+
+
+class Exit(IntEnum):
+    """Exit codes, for scripts."""
+
+    OK = 0
+    NOT_DONE = 1
+    """The job failed, expired or was canceled; the demo fell short; there was nothing to cancel."""
+    USAGE = 2
+    REFUSED = 3
+    """The server, or genmill itself, refused what was asked: change the request."""
+    UNAVAILABLE = 4
+    """The server or its Redis cannot be reached, or is busy: try again."""
+    TIMED_OUT = 5
+    """The job goes on, waiting for it did not."""
+    INTERRUPTED = 130
+
+
+class Screen:
+    """One command's output. With `is_json` stdout carries one JSON document and nothing else."""
+
+    def __init__(self, is_json: bool) -> None:
+        self.is_json = is_json
+        self.out = Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+        self.err = Console(file=sys.stderr, highlight=False)
+
+    def show(self, document: Any, render: Callable[[], RenderableType]) -> None:
+        """The document for programs, or its picture for people."""
+        if self.is_json:
+            click.echo(json.dumps(document, ensure_ascii=False))
+        else:
+            self.out.print(render(), markup=False)
+
+
+def table(*columns: str, rows: Sequence[Sequence[str | Text]]) -> Table:
+    """Plain cells are never read as markup."""
+    grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        grid.add_column(column, overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return grid
+
+
+def report(error: Exception, is_json: bool) -> Exit:
+    """One line to stderr; returns the exit code that belongs to the error."""
+    code, message, faults, exit_code = _read(error)
+    if is_json:
+        body = {"code": code, "message": message, "errors": [fault.as_json() for fault in faults]}
+        click.echo(json.dumps({"error": body}), err=True)
+    else:
+        click.echo(f"genmill: {one_line(message, faults)}", err=True)
+    return exit_code
+
+
+def one_line(message: str, faults: Sequence[FieldFault]) -> str:
+    """The fields with their faults, limits and values where there are some, else the message."""
+    text = "; ".join(_fault_text(fault) for fault in faults) or message
+    return " ".join(text.split())
+
+
+def _fault_text(fault: FieldFault) -> str:
+    facts = [
+        f"{label} {text}"
+        for label, text in (("limit", fault.limit), ("value", fault.value))
+        if text is not None and text not in fault.detail
+    ]
+    return f"{fault.pointer}: {fault.detail}" + (f" ({', '.join(facts)})" if facts else "")
+
+
+def _read(error: Exception) -> tuple[str, str, Sequence[FieldFault], Exit]:
+    """(code, message, faults, exit code)."""
+    match error:
+        case GenmillError():
+            is_passing = error.is_retryable or error.status in (429, 502, 503, 504)
+            exit_code = Exit.UNAVAILABLE if is_passing else Exit.REFUSED
+            return error.code, error.detail, error.faults, exit_code
+        case httpx.HTTPError():
+            return "unreachable", f"the API cannot be reached: {error}", (), Exit.UNAVAILABLE
+        case RedisError():
+            return "store_unavailable", f"Redis cannot be reached: {error}", (), Exit.UNAVAILABLE
+        case TimeoutError():
+            return "timed_out", str(error) or "waited long enough", (), Exit.TIMED_OUT
+        case _:
+            return "failed", str(error), (), Exit.NOT_DONE

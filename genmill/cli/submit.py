@@ -1,0 +1,119 @@
+"""`genmill submit`: one job from the command line, and its outputs as files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from genmill.cli.jobs import details
+from genmill.cli.options import open_client, with_client, with_json
+from genmill.cli.screen import Exit, Screen
+from genmill.cli.watching import exit_code, watch
+from genmill.client import JobHandle
+from genmill.inputs import SchedulerName
+from genmill.jobs import JobState
+from genmill.keys import JobClass
+
+FIELDS = {"negative": "negative_prompt", "images": "num_images", "init": "init_image"}
+"""Options whose names differ from the input's fields."""
+
+
+class JsonObject(click.ParamType):  # type: ignore[type-arg]
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        if isinstance(value, dict):
+            return value
+        try:
+            read = json.loads(value)
+        except ValueError as err:
+            self.fail(f"not JSON: {err}", param, ctx)
+        if not isinstance(read, dict):
+            self.fail("must be a JSON object", param, ctx)
+        return read
+
+
+@click.command()
+@click.argument("model")
+@click.argument("prompt")
+@click.option("--negative", help="What the image should not show.")
+@click.option("--width", type=int, help="Pixels.")
+@click.option("--height", type=int, help="Pixels.")
+@click.option("--steps", type=int, help="Denoising steps.")
+@click.option("--guidance", type=float, help="How closely to follow the prompt.")
+@click.option("--scheduler", type=click.Choice([name.value for name in SchedulerName]), help="The sampler.")
+@click.option("--seed", type=int, help="Same seed, same result. Drawn and recorded when not given.")
+@click.option("--images", type=int, help="How many images.")
+@click.option("--init", help="Image to start from: a file, a URL or a data URI.")
+@click.option("--strength", type=float, help="How far to leave the init image, above 0 to 1.")
+@click.option("--max-tokens", type=int, help="For texts: the most tokens to write.")
+@click.option("--temperature", type=float, help="For texts.")
+@click.option("--top-p", type=float, help="For texts.")
+@click.option("--stop", multiple=True, help="For texts: stop before this; may be repeated.")
+@click.option("--input", "more", type=JsonObject(), help="More fields of the input, as a JSON object.")
+@click.option(
+    "--priority", type=click.Choice([c.value for c in JobClass]), default="p1", show_default=True,
+    help="p0 is the most urgent class.",
+)  # fmt: skip
+@click.option("--webhook", help="URL to be called when the job has ended.")
+@click.option("--ttl", "ttl_s", type=int, help="Seconds after which a job that has not started expires.")
+@click.option("--metadata", type=JsonObject(), help="JSON object that comes back with the job.")
+@click.option("--idempotency-key", help="The same key submits once, however often it is sent.")
+@click.option("--wait", is_flag=True, help="Wait for the job's end; the exit code tells how it ended.")
+@click.option("--timeout", "timeout_s", type=float, help="Seconds to wait at most.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to write the result; waits for it. Several images get numbers before the suffix.",
+)  # fmt: skip
+@with_client
+@with_json
+def submit(  # noqa: PLR0913 - one parameter for each option
+    model: str, prompt: str, *, priority: str, webhook: str | None, ttl_s: int | None, metadata: dict[str, Any] | None,
+    idempotency_key: str | None, wait: bool, timeout_s: float | None, output: Path | None, url: str | None,
+    api_key: str | None, screen: Screen, more: dict[str, Any] | None, **fields: Any,
+) -> Exit:  # fmt: skip
+    """Submit a job: PROMPT for MODEL, see `genmill models`. A PROMPT of `-` is read from stdin.
+
+    Prints the job's id, or with --wait or -o how it ended.
+    """
+    asked = build_input(sys.stdin.read() if prompt == "-" else prompt, fields, more or {})
+    with open_client(url, api_key) as client:
+        job = client.submit(
+            model, asked, priority=priority, webhook=webhook, ttl_s=ttl_s, metadata=metadata,
+            idempotency_key=idempotency_key,
+        )  # fmt: skip
+        if not (wait or output):
+            screen.show(job.data, lambda: job.id)
+            return Exit.OK
+        watch(job, timeout_s, screen)
+        written = write_outputs(job, output) if output and job.state is JobState.SUCCEEDED else []
+    document = {**job.data, "files": [str(path) for path in written]} if output else job.data
+    screen.show(document, lambda: "\n".join(map(str, written)) or details(job))
+    return exit_code(job)
+
+
+def build_input(prompt: str, fields: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The job's input: only what was given, so that the model's defaults hold for the rest."""
+    given = {FIELDS.get(name, name): value for name, value in fields.items() if value not in (None, ())}
+    init = given.get("init_image")
+    if init and "://" not in init and not init.startswith(("data:", "file:")) and not Path(init).is_file():
+        raise click.BadParameter(f"there is no file {init}", param_hint="--init")
+    return {"prompt": prompt, **given, **more}
+
+
+def write_outputs(job: JobHandle, output: Path) -> list[Path]:
+    """The text, or the image, at `output`; several images beside it, numbered."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    if job.text is not None:
+        output.write_text(job.text, encoding="utf-8")
+        return [output]
+    bodies = job.download()
+    names = [output] if len(bodies) == 1 else [output.with_stem(f"{output.stem}-{n}") for n in range(len(bodies))]
+    for path, body in zip(names, bodies, strict=True):
+        path.write_bytes(body)
+    return names

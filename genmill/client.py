@@ -1,0 +1,272 @@
+"""The Python client: submit, wait, read the outputs. Every call is safe to repeat, and is repeated."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+import random
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from pydantic import SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from genmill.errors import (
+    FieldFault,
+    Forbidden,
+    GenmillError,
+    InvalidRequest,
+    NotFound,
+    OutputExpired,
+    StoreUnavailable,
+    Unauthorized,
+)
+from genmill.jobs import JobState
+
+TRIES = 6
+LONGEST_PAUSE_S = 30.0
+HOLD_S = 30.0
+"""How long one long poll is held."""
+
+_RETRIED = frozenset({409, 429, 502, 503, 504})
+_BY_STATUS: Mapping[int, type[GenmillError]] = {
+    401: Unauthorized, 403: Forbidden, 404: NotFound, 410: OutputExpired, 503: StoreUnavailable,
+}  # fmt: skip
+
+
+class ClientSettings(BaseSettings):
+    """`GENMILL_URL` and `GENMILL_API_KEY`, for callers that name neither."""
+
+    model_config = SettingsConfigDict(env_prefix="GENMILL_", frozen=True, extra="ignore")
+
+    url: str = "http://127.0.0.1:8080"
+    api_key: SecretStr | None = None
+
+
+class ApiUnreachable(GenmillError):
+    """The API does not answer."""
+
+    code, is_retryable = "api_unreachable", True
+
+
+class ApiError(GenmillError):
+    """The API answered with an error that this client has no class for."""
+
+
+class JobHandle:
+    """A job as it was when last read; `data` is the whole view of `GET /v1/jobs/{id}`."""
+
+    def __init__(self, client: Client, data: dict[str, Any]) -> None:
+        self._client = client
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"JobHandle({self.id!r}, {self.state.value})"
+
+    @property
+    def id(self) -> str:
+        return str(self.data["id"])
+
+    @property
+    def state(self) -> JobState:
+        return JobState(self.data["state"])
+
+    @property
+    def is_done(self) -> bool:
+        return self.state.is_terminal
+
+    @property
+    def outputs(self) -> list[dict[str, Any]]:
+        """Images: url, content_type, width, height, bytes. Links expire; `refresh` renews them."""
+        return list(self.data["outputs"])
+
+    @property
+    def text(self) -> str | None:
+        return str(self.data["text"]["text"]) if "text" in self.data else None
+
+    @property
+    def error(self) -> dict[str, str] | None:
+        return dict(self.data["error"]) if self.data["error"] else None
+
+    def refresh(self) -> Self:
+        self.data = self._client.call("GET", f"/v1/jobs/{self.id}")
+        return self
+
+    def wait(self, timeout: float | None = None) -> Self:
+        """Return at the job's end, whichever it is. Raises TimeoutError after `timeout` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.is_done:
+            left_s = HOLD_S if deadline is None else deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"job {self.id} is still {self.state.value} after {timeout} s")
+            started = time.monotonic()
+            self.data = self._client.hold(self.id, min(left_s, HOLD_S))
+            if not self.is_done and time.monotonic() - started < min(left_s, HOLD_S) / 2:
+                time.sleep(min(1.0, left_s))  # the server had no seat to hold this call in
+        return self
+
+    def cancel(self) -> Self:
+        """Ask for the job's cancellation; `data["cancel"]` tells what that did."""
+        self.data = self._client.call("POST", f"/v1/jobs/{self.id}/cancel")
+        return self
+
+    def download(self) -> list[bytes]:
+        """The bytes of every output, in order."""
+        try:
+            return [self._client.fetch(output["url"]) for output in self.outputs]
+        except OutputExpired:
+            return [self._client.fetch(output["url"]) for output in self.refresh().outputs]
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write every output as `<job id>-<n>.<suffix>`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for number, (output, body) in enumerate(zip(self.outputs, self.download(), strict=True)):
+            suffix = mimetypes.guess_extension(output.get("content_type", "")) or ".bin"
+            paths.append(folder / f"{self.id}-{number}{suffix}")
+            paths[-1].write_bytes(body)
+        return paths
+
+
+class Client:
+    """Thread-safe. Raises the errors of genmill.errors by the problem's code, ApiUnreachable when nobody answers."""
+
+    def __init__(
+        self, base_url: str | None = None, api_key: str | None = None, *, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        given = ClientSettings()
+        key = api_key or (given.api_key.get_secret_value() if given.api_key else None)
+        self._auth = {"authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.Client(
+            base_url=(base_url or given.url).rstrip("/"), timeout=httpx.Timeout(30, connect=5), transport=transport
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def submit(
+        self, model: str, input: Mapping[str, Any], *, priority: str = "p1", webhook: str | None = None,  # noqa: A002
+        ttl_s: int | None = None, metadata: Mapping[str, Any] | None = None, idempotency_key: str | None = None,
+    ) -> JobHandle:  # fmt: skip
+        """Submit once, however often the call is repeated. `init_image` may be a path, a URL or a data URI."""
+        body: dict[str, Any] = {"model": model, "input": _with_image(input), "priority": priority}
+        more = {"webhook": webhook, "ttl_s": ttl_s, "metadata": dict(metadata) if metadata else None}
+        body |= {name: value for name, value in more.items() if value is not None}
+        headers = {"idempotency-key": f'"{idempotency_key or uuid.uuid4().hex}"'}
+        return JobHandle(self, self.call("POST", "/v1/jobs", json=body, headers=headers))
+
+    def job(self, job_id: str) -> JobHandle:
+        return JobHandle(self, self.call("GET", f"/v1/jobs/{job_id}"))
+
+    def jobs(self, *, state: str | None = None, model: str | None = None, limit: int = 20) -> list[JobHandle]:
+        """Your jobs, newest first, over as many pages as `limit` needs."""
+        found: list[JobHandle] = []
+        query = {"state": state, "model": model, "after": None}
+        while len(found) < limit:
+            params = {name: value for name, value in query.items() if value is not None}
+            page = self.call("GET", "/v1/jobs", params={**params, "limit": min(100, limit - len(found))})
+            found += [JobHandle(self, data) for data in page["data"]]
+            if not page["has_more"]:
+                break
+            query["after"] = page["after"]
+        return found
+
+    def models(self) -> list[dict[str, Any]]:
+        return list(self.call("GET", "/v1/models")["data"])
+
+    def status(self) -> dict[str, Any]:
+        return self.call("GET", "/v1/status")
+
+    def webhook_secret(self) -> str:
+        return str(self.call("GET", "/v1/webhooks/default/secret")["key"])
+
+    def hold(self, job_id: str, wait_s: float) -> dict[str, Any]:
+        """The job at its end, or as it is after `wait_s`."""
+        timeout = httpx.Timeout(wait_s + 15, connect=5)
+        return self.call("GET", f"/v1/jobs/{job_id}", params={"wait": f"{wait_s:.2f}"}, timeout=timeout)
+
+    def fetch(self, url: str) -> bytes:
+        """What lies under a signed link. The API key is not sent along."""
+        return self._answer("GET", url, {}).content
+
+    def call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """One call of the API, repeated while that may help; the JSON of its answer."""
+        headers = {**self._auth, **options.pop("headers", {})}
+        answer: dict[str, Any] = self._answer(method, path, {"headers": headers, **options}).json()
+        return answer
+
+    def _answer(self, method: str, url: str, options: dict[str, Any]) -> httpx.Response:
+        for number in range(1, TRIES + 1):
+            try:
+                response = self._http.request(method, url, **options)
+            except httpx.TransportError as err:
+                if number == TRIES:
+                    raise ApiUnreachable(f"{self._http.base_url} does not answer: {err}") from err
+                time.sleep(_pause_s(number, None))
+                continue
+            if response.is_success:
+                return response
+            if response.status_code not in _RETRIED or number == TRIES:
+                break
+            time.sleep(_pause_s(number, response.headers.get("retry-after")))
+        raise error_of(response)
+
+
+def error_of(response: httpx.Response) -> GenmillError:
+    """The error that a problem body tells of: the class with its code, else one that fits the status."""
+    try:
+        problem = response.json()
+        told = problem["error"]
+        detail, code = str(told["message"]), str(told["code"])
+    except (ValueError, KeyError, TypeError):
+        problem, detail, code = {}, f"HTTP {response.status_code} without a problem body", ""
+    faults = tuple(
+        FieldFault(fault["pointer"], fault["detail"], fault.get("limit"), fault.get("value"))
+        for fault in problem.get("errors", ())
+    )
+    status = response.status_code
+    by_status = _BY_STATUS.get(status, InvalidRequest if 400 <= status < 500 else ApiError)
+    return _classes().get(code, by_status)(detail, faults=faults)
+
+
+def _classes() -> dict[str, type[GenmillError]]:
+    found: dict[str, type[GenmillError]] = {}
+    open_classes: list[type[GenmillError]] = [GenmillError]
+    while open_classes:
+        one = open_classes.pop()
+        found.setdefault(one.code, one)
+        open_classes += one.__subclasses__()
+    return found
+
+
+def _pause_s(number: int, retry_after: str | None) -> float:
+    if retry_after is not None and retry_after.isdecimal():
+        return min(float(retry_after), LONGEST_PAUSE_S)
+    return float(min(0.2 * 2**number, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0))
+
+
+def _with_image(given: Mapping[str, Any]) -> dict[str, Any]:
+    """An init image that is a file here goes along as a data URI."""
+    filled = dict(given)
+    image = filled.get("init_image")
+    is_reference = isinstance(image, str) and image.startswith(("data:", "http://", "https://", "file:"))
+    if image is None or is_reference:
+        return filled
+    if isinstance(image, str | Path):
+        path = Path(image)
+        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        filled["init_image"] = f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+    return filled

@@ -1,0 +1,106 @@
+"""The demo from its start to its report."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from genmill.cli.screen import Exit, Screen
+from genmill.demo.drive import Clients, Outcome, collect, draw_init_images, follow, submit_all, warm_up
+from genmill.demo.fleet import running_fleet
+from genmill.demo.measure import figures_of, samples_of, shortfalls
+from genmill.demo.plain import run_plain
+from genmill.demo.plan import DemoJob, plan_jobs
+from genmill.demo.receiver import Receiver, receiving
+from genmill.demo.report import machine, summary, write_report
+from genmill.demo.sheet import draw_sheet
+
+SHEET, REPORT = "contact-sheet.png", "report.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Bars:
+    """What is going on, for the person who watches."""
+
+    progress: Progress
+
+    def start(self, text: str, total: float | None = None) -> TaskID:
+        return self.progress.add_task(text, total=total)
+
+    def tell(self, line: TaskID, done: float) -> None:
+        self.progress.update(line, completed=done)
+
+    def finish(self, line: TaskID) -> None:
+        total = self.progress.tasks[line].total or 1
+        self.progress.update(line, total=total, completed=total)
+
+
+def run_demo(out: Path, screen: Screen) -> Exit:
+    """Leaves `contact-sheet.png` and `report.json` in `out` and no process. Raises DemoFailed when it cannot go on."""
+    started = time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    jobs = plan_jobs()
+    with _leaving_on_signals(), tempfile.TemporaryDirectory(prefix="genmill-demo-") as name, _bars(screen) as bars:
+        work = Path(name)
+        inits = draw_init_images(jobs, work)
+        with receiving() as receiver:
+            outcomes = _run_on_fleet(jobs, inits, receiver, bars)
+        images = [job for job in jobs if job.is_image]
+        line = bars.start("the same images one at a time", len(images))
+        plain = run_plain(images, inits, work, lambda done: bars.tell(line, done))
+        wall_s = time.monotonic() - started
+        figures = figures_of(outcomes, plain, receiver.verified(), len(receiver.refused), wall_s)
+        draw_sheet(outcomes, figures, inits).save(out / SHEET)
+    receipts = [outcome.view["receipt"] for outcome in outcomes if outcome.job.is_image and outcome.has_succeeded]
+    report = write_report(out / REPORT, figures, samples_of(outcomes, plain), machine(receipts, plain.machine))
+    short = shortfalls(figures)
+    screen.show({**report, "shortfalls": short}, lambda: summary(figures))
+    screen.err.print(f"wrote {out / SHEET} and {out / REPORT}")
+    for reason in short:
+        screen.err.print(f"genmill demo fell short: {reason}", style="red")
+    return Exit.NOT_DONE if short else Exit.OK
+
+
+def _run_on_fleet(jobs: Sequence[DemoJob], inits: dict[int, Path], receiver: Receiver, bars: _Bars) -> list[Outcome]:
+    """Every job through HTTP on a fleet that is gone when this returns."""
+    line = bars.start("starting genmill up")
+    with running_fleet() as fleet:
+        bars.finish(line)
+        clients = Clients(fleet, receiver)
+        line = bars.start("loading the models")
+        warm_up(clients, jobs, inits)
+        bars.finish(line)
+        line = bars.start(f"{len(jobs)} jobs on the fleet", len(jobs))
+        handles = submit_all(clients, jobs, inits)
+        views = follow(clients, handles, receiver, lambda done: bars.tell(line, done))
+        return collect(jobs, handles, views)
+
+
+@contextmanager
+def _bars(screen: Screen) -> Iterator[_Bars]:
+    columns = (TextColumn("{task.description:<32}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=screen.err, disable=screen.is_json) as progress:
+        yield _Bars(progress)
+
+
+@contextmanager
+def _leaving_on_signals() -> Iterator[None]:
+    """SIGTERM and a closed terminal unwind like Ctrl-C, so that the fleet is ended."""
+
+    def leave(signum: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + signum)
+
+    before = {signum: signal.signal(signum, leave) for signum in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,149 @@
+"""One run: decide the settings, take the data folder, start Valkey and the fleet, end them in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import httpx
+from pydantic import SecretStr
+
+from genmill.settings import LOOPBACK, Settings, load_settings
+from genmill.up.fleet import Fleet, find_procfile
+from genmill.up.folder import DEFAULT_DATA, DataFolder, UpFailed
+from genmill.up.valkey import EmbeddedValkey, is_free
+
+DECIDED = ("redis_url", "storage_url", "secret_key", "auth", "host", "port")
+"""Settings that `up` may decide; the processes get them in their environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """None leaves the choice to the environment or the default."""
+
+    data: Path = DEFAULT_DATA
+    host: str | None = None
+    port: int | None = None
+    workers: int = 1
+
+
+def run_up(options: UpOptions) -> int:
+    """Blocks until the end; returns the exit code. Raises UpFailed or SettingsInvalid before any start."""
+    signal.signal(signal.SIGTERM, _leave)
+    folder = DataFolder(options.data)
+    settings = decide(options, folder)
+    with folder.locked():
+        if not is_free(settings.host, settings.port):
+            raise UpFailed(f"port {settings.port} on {settings.host} is in use; choose another with --port")
+        with redis_for(settings, folder) as (redis_url, valkey):
+            secret = settings.secret_key or SecretStr(folder.secret_key())
+            settings = settings.model_copy(update={"redis_url": redis_url, "secret_key": secret})
+            fleet = Fleet(sys.stdout, settings.grace_s, Watch(settings, folder, valkey))
+            fleet.add_procfile(find_procfile(), child_environment(settings), options.workers)
+            return fleet.run()
+
+
+def decide(options: UpOptions, folder: DataFolder) -> Settings:
+    """The environment, the options over it, and the defaults of one machine under it."""
+    chosen = {name: value for name in ("host", "port") if (value := getattr(options, name)) is not None}
+    settings = load_settings(**chosen)
+    given = settings.model_fields_set
+    if "storage_url" not in given:
+        chosen["storage_url"] = f"file://{folder.outputs}"
+    if "auth" not in given and settings.host in LOOPBACK:
+        chosen["auth"] = False
+    return load_settings(**chosen)
+
+
+def child_environment(settings: Settings) -> dict[str, str]:
+    """What the processes inherit, with RQ's own variables, so that `rq` finds the same Redis and classes."""
+    decided = {f"GENMILL_{name.upper()}": _text(getattr(settings, name)) for name in DECIDED}
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+    return {
+        **os.environ,
+        **decided,
+        **rq_environment(settings.redis_url),
+        "PATH": path,
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def rq_environment(redis_url: str) -> Mapping[str, str]:
+    return {
+        "RQ_REDIS_URL": redis_url,
+        "RQ_WORKER_CLASS": "worker.BatchWorker",
+        "RQ_QUEUE_CLASS": "genmill.queues.PriorityQueue",
+    }
+
+
+@contextmanager
+def redis_for(settings: Settings, folder: DataFolder) -> Iterator[tuple[str, EmbeddedValkey | None]]:
+    """The Redis of GENMILL_REDIS_URL, or an embedded Valkey that ends after everything else."""
+    if "redis_url" in settings.model_fields_set:
+        folder.note_redis_url(settings.redis_url)
+        yield settings.redis_url, None
+        return
+    valkey = EmbeddedValkey(folder, settings.durability)
+    valkey.start()
+    try:
+        yield valkey.url, valkey
+    finally:
+        valkey.stop()
+
+
+class Watch:
+    """Tells once when the API is ready, and ends the run when Valkey ended by itself."""
+
+    def __init__(self, settings: Settings, folder: DataFolder, valkey: EmbeddedValkey | None) -> None:
+        self._settings, self._folder, self._valkey = settings, folder, valkey
+        self._is_ready = False
+
+    def __call__(self, fleet: Fleet) -> None:
+        if self._valkey and (code := self._valkey.exit_code()) is not None:
+            fleet.say(f"Valkey ended by itself (exit code {code}); see {self._folder.valkey / 'valkey.log'}")
+            fleet.terminate()
+        elif not self._is_ready and is_ready(self._settings.base_url):
+            self._is_ready = True
+            for line in greeting(self._settings, self._folder):
+                fleet.say(line)
+
+
+def is_ready(base_url: str) -> bool:
+    try:
+        return httpx.get(f"{base_url}/readyz", timeout=2, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def greeting(settings: Settings, folder: DataFolder) -> list[str]:
+    base = settings.base_url
+    submit = 'genmill submit shapes "a red circle on a blue background" --wait -o circle.png'
+    lines = [
+        f"genmill listens at {base} (stop it with Ctrl-C)",
+        f"  API     {base}/openapi.json   models: {base}/v1/models",
+        f"  submit  {submit if base == DEFAULT_URL else submit + f' --url {base}'}",
+        f"  queues  RQ_REDIS_URL={settings.redis_url} rq info",
+        f"  data    {folder.path}",
+    ]
+    return lines if not settings.auth else [*lines, f"  keys    genmill keys create TENANT --data {folder.path}"]
+
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _leave(signum: int, _frame: object) -> NoReturn:
+    """SIGTERM before the fleet runs (which then takes the signal over): unwind, so that Valkey is stopped."""
+    raise SystemExit(128 + signum)
