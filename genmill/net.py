@@ -2,7 +2,8 @@
 
 The guard against requests into our own network (SSRF): every address that the host resolves to must be global,
 the connection goes to a checked address, redirects are not followed, bodies are bounded, receivers' bodies are
-never read. `allow_private_urls` lifts the address and port rules, for tests and closed networks.
+never read, and a call is over by its deadline, however slowly the other side drips. `allow_private_urls` lifts the
+address and port rules, for tests and closed networks.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import Any
 
+import httpcore
 import httpx
 
 from genmill.errors import DeliveryFailed, FieldFault, InputUnavailable, InvalidRequest
@@ -29,6 +32,7 @@ CONNECT_S = 5.0
 
 _NAT64 = IPv6Network("64:ff9b::/96")
 _MOST_ADDRESSES = 2
+_WIRE_ERRORS = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +67,14 @@ def fetch(url: str, settings: Settings, max_bytes: int, *, timeout_s: float = 15
     """The body of a 200. Raises UrlNotAllowed, or InputUnavailable for everything that went wrong on the way."""
     pointer = "/input/init_image"
     parsed = _checked_shape(url, settings, pointer, is_http_fine=True)
-    deadline = time.monotonic() + timeout_s
     try:
-        with _answer("GET", parsed, settings, pointer, timeout_s=timeout_s) as response:
-            if response.status_code != 200:
-                raise InputUnavailable(f"{_shown(parsed)} answered {response.status_code}, wanted 200")
-            return _bounded_body(response, max_bytes, deadline)
+        with _answer("GET", parsed, settings, pointer, timeout_s) as response:
+            if response.status != 200:
+                raise InputUnavailable(f"{_shown(parsed)} answered {response.status}, wanted 200")
+            return _bounded_body(response, max_bytes)
     except _Unresolved:
         raise InputUnavailable(f"the host {parsed.host!r} does not resolve") from None
-    except (httpx.HTTPError, httpx.InvalidURL, OSError) as err:
+    except _WIRE_ERRORS as err:
         raise InputUnavailable(f"{_shown(parsed)} could not be read: {type(err).__name__}") from None
 
 
@@ -81,10 +84,10 @@ def post(url: str, body: bytes, headers: Mapping[str, str], settings: Settings) 
     parsed = _checked_shape(url, settings, "/webhook", is_http_fine=False)
     try:
         with _answer("POST", parsed, settings, "/webhook", settings.callback_timeout_s, body, headers) as response:
-            return PostReply(response.status_code, _retry_after_s(response.headers.get("retry-after")))
+            return PostReply(response.status, _retry_after_s(dict(_lower(response.headers)).get("retry-after")))
     except _Unresolved:
         raise DeliveryFailed(f"the host {parsed.host!r} does not resolve") from None
-    except (httpx.HTTPError, httpx.InvalidURL, OSError) as err:
+    except _WIRE_ERRORS as err:
         raise DeliveryFailed(f"no answer from {_shown(parsed)}: {type(err).__name__}") from None
 
 
@@ -123,7 +126,7 @@ def _checked_shape(url: str, settings: Settings, pointer: str, *, is_http_fine: 
 def _addresses(parsed: httpx.URL, settings: Settings, pointer: str) -> list[str]:
     """Every address of the host, all of them checked. Raises UrlNotAllowed, _Unresolved."""
     try:
-        found = socket.getaddrinfo(parsed.host, _port(parsed), type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(parsed.raw_host.decode("ascii"), _port(parsed), type=socket.SOCK_STREAM)
     except socket.gaierror as err:
         raise _Unresolved(is_final=err.errno != socket.EAI_AGAIN) from None
     except (UnicodeError, OSError):
@@ -149,43 +152,83 @@ def _embedded(ip: IPv4Address | IPv6Address) -> list[IPv4Address]:
     return [one for one in inner if one is not None]
 
 
+class _Wire(httpcore.NetworkBackend):
+    """Connects to the given addresses whatever the URL's host is; every wait ends at one deadline."""
+
+    def __init__(self, addresses: list[str], deadline: float) -> None:
+        self._addresses, self._deadline = addresses, deadline
+        self._sockets = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self, host: str, port: int, timeout: float | None = None, local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:  # fmt: skip
+        for address in self._addresses:
+            left_s = min(CONNECT_S, _left_s(self._deadline, timeout, httpcore.ConnectTimeout))
+            try:
+                stream = self._sockets.connect_tcp(address, port, left_s, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                if address == self._addresses[-1]:
+                    raise
+            else:
+                return _Stream(stream, self._deadline)
+        raise httpcore.ConnectError(f"no address for {host}")
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, stream: httpcore.NetworkStream, deadline: float) -> None:
+        self._stream, self._deadline = stream, deadline
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, _left_s(self._deadline, timeout, httpcore.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, _left_s(self._deadline, timeout, httpcore.WriteTimeout))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        left_s = _left_s(self._deadline, timeout, httpcore.ConnectTimeout)
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, left_s), self._deadline)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+def _left_s(deadline: float, timeout_s: float | None, too_late: type[httpcore.TimeoutException]) -> float:
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise too_late
+    return left_s if timeout_s is None else min(left_s, timeout_s)
+
+
 @contextmanager
 def _answer(
     method: str, parsed: httpx.URL, settings: Settings, pointer: str, timeout_s: float, body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
-) -> Iterator[httpx.Response]:  # fmt: skip
-    """One request to the first checked address that takes a connection; response not yet read.
+) -> Iterator[httpcore.Response]:  # fmt: skip
+    """One request over a connection of its own, TLS by the URL's host; the response is not yet read."""
+    deadline = time.monotonic() + timeout_s
+    wire = _Wire(_addresses(parsed, settings, pointer)[:_MOST_ADDRESSES], deadline)
+    own = {"user-agent": "genmill", "accept-encoding": "identity", "connection": "close"}
+    sent = {**own, **dict(_lower((headers or {}).items())), "host": parsed.netloc.decode("ascii")}
+    url = httpcore.URL(scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=parsed.raw_path)
+    with (
+        httpcore.ConnectionPool(ssl_context=_tls(), network_backend=wire) as pool,
+        pool.stream(method, url, headers=list(sent.items()), content=body) as response,
+    ):
+        yield response
 
-    A client of its own for each call: a kept connection would be found again by its address, for another host.
-    """
-    addresses = _addresses(parsed, settings, pointer)[:_MOST_ADDRESSES]
-    timeout = httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s))
-    transport = httpx.HTTPTransport(verify=_tls(), retries=0)
-    with httpx.Client(transport=transport, timeout=timeout, trust_env=False, follow_redirects=False) as client:
-        for address in addresses:
-            request = client.build_request(
-                method,
-                parsed.copy_with(host=address, fragment=None),
-                content=body,
-                headers={
-                    "user-agent": "genmill",
-                    "accept-encoding": "identity",
-                    **(headers or {}),
-                    "host": parsed.netloc.decode(),
-                },
-                extensions={"sni_hostname": parsed.host},
-            )
-            try:
-                response = client.send(request, stream=True)
-            except (httpx.ConnectError, httpx.ConnectTimeout):
-                if address == addresses[-1]:
-                    raise
-                continue
-            try:
-                yield response
-            finally:
-                response.close()
-            return
+
+def _lower(pairs: Iterable[tuple[str | bytes, str | bytes]]) -> list[tuple[str, str]]:
+    return [(_text(name).lower(), _text(value)) for name, value in pairs]
+
+
+def _text(raw: str | bytes) -> str:
+    return raw.decode("latin-1") if isinstance(raw, bytes) else raw
 
 
 @cache
@@ -193,14 +236,12 @@ def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def _bounded_body(response: httpx.Response, max_bytes: int, deadline: float) -> bytes:
+def _bounded_body(response: httpcore.Response, max_bytes: int) -> bytes:
     chunks, size = [], 0
-    for chunk in response.iter_raw():
+    for chunk in response.iter_stream():
         size += len(chunk)
         if size > max_bytes:
             raise InputUnavailable(f"the answer is larger than {max_bytes} bytes")
-        if time.monotonic() > deadline:
-            raise InputUnavailable("the answer took too long")
         chunks.append(chunk)
     return b"".join(chunks)
 

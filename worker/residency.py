@@ -48,7 +48,7 @@ class Residents:
             started = time.monotonic()
             engine = self._load(spec)
             log.info("model %s loaded in %.1f s", spec.name, time.monotonic() - started)
-            self._stations[batch_key] = ModelStation(spec, engine, self._storage, self._settings, self._inputs)
+            self._stations[batch_key] = ModelStation(spec, engine, self._storage, self._inputs)
         self._stations.move_to_end(batch_key)
         return self._stations[batch_key]
 

@@ -8,11 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from genmill.errors import GenmillError, InputUnavailable, JobFailure, StorageUnavailable
-from genmill.images import decode_image
+from genmill.images import stored_image
 from genmill.inputs import ImageInput
 from genmill.jobs import Claim
 from genmill.registry import ModelSpec
-from genmill.settings import Settings
 from genmill.storage import Storage
 from worker.engines.base import Engine, EngineJob, Failed, Postponed, StationEvent
 
@@ -37,17 +36,9 @@ class Station(Protocol):
 class ModelStation:
     """An engine behind its input loading: init images are read in threads, then the job joins the batch."""
 
-    def __init__(
-        self, spec: ModelSpec, engine: Engine, storage: Storage, settings: Settings, pool: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, spec: ModelSpec, engine: Engine, storage: Storage, pool: ThreadPoolExecutor) -> None:
         self.batch_key = spec.batch_key
-        self._spec, self._engine, self._storage, self._settings, self._pool = (
-            spec,
-            engine,
-            storage,
-            settings,
-            pool,
-        )
+        self._spec, self._engine, self._storage, self._pool = spec, engine, storage, pool
         self._loading: dict[str, tuple[Claim, Future[EngineJob]]] = {}
         self._refused: list[StationEvent] = []
 
@@ -95,7 +86,7 @@ class ModelStation:
         return EngineJob(claim.job_id, self._spec.input_class.model_validate(request["input"]))
 
     def _with_image(self, job: EngineJob, key: str) -> EngineJob:
-        image = decode_image(self._storage.get(key).body, self._settings)
+        image = stored_image(self._storage.get(key).body)
         return EngineJob(job.job_id, job.input, image)
 
     def _join_loaded(self) -> list[StationEvent]:

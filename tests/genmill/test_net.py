@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import socket
 import threading
@@ -187,6 +188,50 @@ def test_no_answer_is_a_failed_delivery(receiver: Any) -> None:
     for url in (f"http://127.0.0.1:{receiver.server_port}/slow", f"http://127.0.0.1:{free_port()}/"):
         with pytest.raises(DeliveryFailed, match="no answer"):
             net.post(url, b"", {}, OPEN)
+
+
+@pytest.mark.parametrize("drip", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n"])
+def test_a_receiver_that_drips_holds_nobody_past_the_deadline(drip: bytes) -> None:
+    """Each byte comes within any read timeout; the call still ends in time."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        is_over = threading.Event()
+
+        def drip_on() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(drip)
+                while not is_over.wait(0.05):
+                    connection.sendall(b"x")
+
+        thread = threading.Thread(target=drip_on)
+        thread.start()
+        started = time.monotonic()
+        with pytest.raises(InputUnavailable, match="Timeout"):
+            net.fetch(f"http://127.0.0.1:{server.getsockname()[1]}/", OPEN, 10_000, timeout_s=0.5)
+        assert time.monotonic() - started < 1.5
+        is_over.set()
+        thread.join()
+
+
+def test_garbage_is_no_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"what?\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(DeliveryFailed, match="no answer"):
+            net.post(f"http://127.0.0.1:{server.getsockname()[1]}/", b"{}", {}, OPEN)
+        thread.join()
+
+
+def test_the_second_address_is_tried(receiver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", resolving_to("127.0.0.9", "127.0.0.1"))
+    assert net.post(f"http://hooks.example:{receiver.server_port}/200", b"", {}, OPEN).status == 200
 
 
 def test_fetch_is_bounded(receiver: Any) -> None:

@@ -25,7 +25,7 @@ def load_pipeline(spec: ModelSpec, device: torch.device) -> DiffusionPipeline:
     quiet()
     dtype = pick_dtype(spec, device)
     try:
-        pipe = diffusers.DiffusionPipeline.from_pretrained(spec.source, torch_dtype=dtype, **source_arguments(spec))
+        pipe = diffusers.DiffusionPipeline.from_pretrained(spec.source, dtype=dtype, **source_arguments(spec))
         loaded: DiffusionPipeline = pipe.to(device)
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         raise ModelUnavailable(f"model {spec.name}: {str(error)[:500]}") from error

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import count
+from math import inf
 from typing import Any
 
 import torch
@@ -165,10 +166,11 @@ class Hub:
         return task.parent.switch()
 
     def _advance(self) -> None:
-        """Let every task that is not waiting for a forward run to its next call or its end."""
-        for task in self._tasks:
-            if not task.is_over and (task.call is None or task.call.is_served):
-                self._resume(task)
+        """Let every task that is not waiting for a forward run to its next call or its end: first come, first
+        served, also in who may call again."""
+        ready = [task for task in self._tasks if not task.is_over and (task.call is None or task.call.is_served)]
+        for task in sorted(ready, key=lambda task: task.call.ticket if task.call is not None else inf):
+            self._resume(task)
 
     def _resume(self, task: Task, interruption: BaseException | None = None) -> None:
         call, task.call = task.call, None

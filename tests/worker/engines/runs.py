@@ -21,7 +21,7 @@ def image_job(job_id: str, init_image: Image.Image | None = None, **changes: Any
     return EngineJob(job_id, ImageInput(**{**base, **changes}), init_image)
 
 
-def finish(engine: Engine, turn: Callable[[int], None] = lambda number: None) -> dict[str, list[Event]]:
+def finish(engine: Engine, turn: Callable[[int], None] = lambda _: None) -> dict[str, list[Event]]:
     """Steps until nobody is on board; `turn` is called before each step. Events by job."""
     events: dict[str, list[Event]] = {}
     number = 0

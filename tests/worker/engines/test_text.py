@@ -185,7 +185,7 @@ def test_an_error_fails_the_culprit_alone(engine: TextEngine, model: Any) -> Non
 
 
 def test_out_of_memory_fails_nobody_and_lowers_the_slots(engine: TextEngine, model: Any) -> None:
-    jobs = [text_job(f"job{index}", seed=index, max_tokens=6) for index in range(8)]
+    jobs = [text_job(f"job{index}", seed=20 + index, max_tokens=6) for index in range(8)]
     alone = {job.job_id: run(engine, job)[job.job_id] for job in jobs}
 
     def limit(*_: Any) -> None:

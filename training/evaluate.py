@@ -1,0 +1,118 @@
+"""Measures the saved models, keeps the figures, and puts them into docs/models.md: `python -m training.evaluate`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from training import captions, shapes
+from training.gauge import captions_figures, shapes_figures
+
+HOME: Final = Path(__file__).parent
+RESULTS: Final = HOME / "results" / "evaluation.json"
+CARD: Final = HOME.parent / "docs" / "models.md"
+
+Figures = dict[str, Any]
+Rows = list[tuple[str, str]]
+
+
+def card_tables(figures: Figures) -> dict[str, str]:
+    """Markdown tables of the figures, by the name of the marker in the card that they belong between."""
+    shapes_, captions_ = figures["shapes"], figures["captions"]
+    return {
+        "shapes-size": _table(("Part", "Parameters"), _sizes(shapes_)),
+        "shapes-training": _table(("Stage", "Seconds"), _stages(figures["training"]["shapes"])),
+        "shapes-autoencoder": _kept_table(shapes_["autoencoder"]),
+        "shapes-fidelity": _fidelity_table(shapes_["fidelity"]),
+        "shapes-batching": _table(("Rows in one forward", "Milliseconds a row"), _batching(shapes_["batching"])),
+        "captions": _table(("Figure", "Value"), _captions(captions_, figures["training"]["captions"])),
+    }
+
+
+def fill_card(text: str, tables: dict[str, str]) -> str:
+    """`text` with each table between its markers; `ValueError` names a marker that is missing."""
+    for name, table in tables.items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        if begin not in text or end not in text:
+            raise ValueError(f"the card has no place for {name}")
+        before, rest = text.split(begin, 1)
+        after = rest.split(end, 1)[1]
+        text = f"{before}{begin}\n{table}\n{end}{after}"
+    return text
+
+
+def main() -> None:
+    """Measures unless told to render only, then rewrites the card's tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shapes", type=Path, default=shapes.OUT)
+    parser.add_argument("--captions", type=Path, default=captions.OUT)
+    parser.add_argument("--count", type=int, default=200, help="captions at the default settings")
+    parser.add_argument("--count-others", type=int, default=100, help="captions at each other setting")
+    parser.add_argument("--render-only", action="store_true", help="write the card from the kept figures")
+    given = parser.parse_args()
+    torch.set_num_threads(2)
+    if not given.render_only:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(_measure(given), indent=2) + "\n")
+    CARD.write_text(fill_card(CARD.read_text(), card_tables(json.loads(RESULTS.read_text()))))
+
+
+def _measure(given: argparse.Namespace) -> Figures:
+    return {
+        "shapes": shapes_figures(given.shapes, given.count, given.count_others),
+        "captions": captions_figures(given.captions, given.count),
+        "training": {
+            name: json.loads((HOME / "results" / f"{name}-training.json").read_text())
+            for name in ("shapes", "captions")
+        },
+    }
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) + ("---:",) * (len(head) - 1), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _sizes(figures: Figures) -> Rows:
+    parts = [(name.replace("_", " "), f"{count:,}") for name, count in figures["parameters"].items()]
+    return [*parts, ("files on disk", f"{figures['bytes'] / 1e6:.1f} MB")]
+
+
+def _stages(taken: Figures) -> Rows:
+    return [(name.removesuffix("_s"), f"{value:.0f}") for name, value in taken.items() if name.endswith("_s")]
+
+
+def _batching(figures: Figures) -> Rows:
+    rows = [(count, f"{value:.2f}") for count, value in figures["ms_per_row"].items()]
+    return [*rows, ("gain from 2 to 32", f"{figures['gain_2_to_32']:.1f}x")]
+
+
+def _captions(figures: Figures, taken: Figures) -> Rows:
+    return [
+        ("parameters", f"{figures['parameters']:,}"),
+        ("files on disk", f"{figures['bytes'] / 1e6:.2f} MB"),
+        (f"of {figures['count']} continuations in the grammar", f"{figures['in_grammar']:.3f}"),
+        ("seconds of training", f"{taken['captions_s']:.0f}"),
+    ]
+
+
+def _kept_table(figures: Figures) -> str:
+    head = ("Size", "Colour", "Shape", "Ground", "All three")
+    return _table(head, [(f"{size} px", *_shares(kept)) for size, kept in figures.items()])
+
+
+def _fidelity_table(figures: list[Figures]) -> str:
+    head = ("Setting", "Captions", "Colour", "Shape", "Ground", "All three")
+    return _table(head, [(row["setting"], str(row["count"]), *_shares(row)) for row in figures])
+
+
+def _shares(row: Figures) -> tuple[str, ...]:
+    return tuple(f"{row[part]:.3f}" for part in ("colour", "shape", "ground", "whole"))
+
+
+if __name__ == "__main__":
+    main()
