@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 def eventually(check: Callable[[], Any], *, within_s: float = 20.0, every_s: float = 0.05) -> Any:
-    """The first truthy value of `check`; fails after `within_s` with the last value. A wait for an event, not for luck."""
+    """The first truthy value of `check`; fails after `within_s`. A wait for an event, not for luck."""
     deadline = time.monotonic() + within_s
     while True:
         value = check()
@@ -125,7 +125,9 @@ class Fleet:
 
     def rq(self, *args: str) -> str:
         """The output of one of RQ's own commands."""
-        done = subprocess.run([_script("rq"), *args], env=self.env, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            [_script("rq"), *args], env=self.env, capture_output=True, text=True, timeout=60, check=True
+        )
         return done.stdout
 
     def stop(self) -> None:

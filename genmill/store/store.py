@@ -88,8 +88,8 @@ class Store:
     def submit(self, request: JobRequest) -> tuple[str, bool]:
         """Store and queue. Returns (job id, whether an earlier request with this Idempotency-Key is replayed).
 
-        Raises IdempotencyMismatch, StoreUnavailable. Safe to repeat: the same job id is stored once. With durability `always` it
-        returns only when the append-only file holds the job.
+        Raises IdempotencyMismatch, StoreUnavailable. Safe to repeat: the same job id is stored once. With durability
+        `always` it returns only when the append-only file holds the job.
         """
         lifetime = max(self.settings.result_ttl_s, self.settings.failure_ttl_s)
         head = [

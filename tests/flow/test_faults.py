@@ -14,8 +14,8 @@ from redis import Redis
 
 from genmill.jobs import JobState
 from genmill.store import Store
-from tests.flow.conftest import Submit
 from tests.fleet import Fleet, Valkey, eventually, free_port
+from tests.flow.conftest import Submit
 from tests.receiver import receiving
 
 

@@ -15,9 +15,9 @@ from rq.serializers import JSONSerializer
 from genmill.jobs import JobState
 from genmill.queues import PriorityQueue
 from genmill.store import Store
+from tests.fleet import Fleet, eventually
 from tests.flow.conftest import Submit
 from tests.flow.test_faults import have_all, some_run, states
-from tests.fleet import Fleet, eventually
 
 
 def test_info_shows_workers_and_waiting_jobs(fleet: Fleet, store: Store, submit: Submit, redis: Redis) -> None:
@@ -132,7 +132,9 @@ def test_rq_dashboard_shows_the_fleet(
     app.register_blueprint(blueprint)
     client = app.test_client()
     queues = client.get("/0/data/queues.json").get_json()["queues"]
-    assert {"name": "p1", "finished_job_registry_count": 1}.items() <= next(q for q in queues if q["name"] == "p1").items()
+    assert {"name": "p1", "finished_job_registry_count": 1}.items() <= next(
+        q for q in queues if q["name"] == "p1"
+    ).items()
     assert "seen" in client.get("/0/data/workers.json").get_data(as_text=True)
     job = client.get(f"/0/data/job/{job_id}.json").get_json()
     assert job["status"] == "finished"

@@ -21,9 +21,9 @@ WANTS = [(SPEC.batch_key, 8, False)]
 
 
 def submit(store: Store) -> str:
-    return store.submit(
-        JobRequest(new_job_id(), "a", SPEC, SPEC.parse_input({"prompt": "x"}), job_class=JobClass.P1)
-    )[0]
+    return store.submit(JobRequest(new_job_id(), "a", SPEC, SPEC.parse_input({"prompt": "x"}), job_class=JobClass.P1))[
+        0
+    ]
 
 
 def state(store: Store, job_id: str) -> JobState:

@@ -67,7 +67,9 @@ def test_a_claimed_job_is_running_in_every_place_of_rq(
     assert Execution.fetch(f"f{claim.fence}", job_id, redis).worker_name == "w"
 
 
-def test_rqs_own_cleanup_leaves_running_jobs_alone(redis: Redis, store: Store, submit: Submit, shapes: ModelSpec) -> None:
+def test_rqs_own_cleanup_leaves_running_jobs_alone(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
     job_id = submit()
     claim_ids(store, 1, shapes)
     StartedJobRegistry("p1", connection=redis, serializer=JSONSerializer).cleanup(timestamp=2**40)

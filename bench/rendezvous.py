@@ -1,0 +1,219 @@
+"""What the rendezvous gains over plain pipeline calls, on one model in one process: `python -m bench.rendezvous`.
+
+Both sides run the same jobs with the same threads, in alternating rounds; the best round of each counts. `mixed` are
+jobs of all steps, guidances, samplers and sizes with a few that start from an image; `homogeneous` differ in their
+prompt and seed alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from genmill.inputs import ImageInput, SchedulerName
+from genmill.registry import ModelSpec, load_registry
+from worker.engines.base import EngineJob, Finished
+from worker.engines.devices import pick_device
+from worker.engines.diffusion import DiffusionEngine
+from worker.engines.pipelines import denoiser_of, load_pipeline
+from worker.engines.plain import PlainCall, PlainRunner
+
+OUT = Path(__file__).parent / "results" / "rendezvous.json"
+PROMPTS = (
+    "a red circle on a blue background",
+    "a green star on a white background",
+    "a black ring on a yellow background",
+)
+LEVELS = 255
+"""Steps of a pixel's value: the engine gives whole ones, so that they compare to half a step at best."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One pass over the jobs. `forwards_s` is the part of `wall_s` spent in modules that jobs share."""
+
+    wall_s: float
+    forwards_s: float
+    forwards: int
+    mean_batch: float
+    pictures: dict[str, np.ndarray[Any, Any]]
+
+
+def mixed_jobs(count: int) -> list[EngineJob]:
+    """Steps 8 to 50, guidance 3 to 9, every sampler, one in nine of 96x96, one in eleven from an image."""
+    rng = random.Random(7)
+    return [
+        _job(
+            index,
+            width=96 if index % 9 == 8 else 64,
+            height=96 if index % 9 == 8 else 64,
+            steps=rng.randint(8, 50),
+            guidance=rng.choice((3.0, 5.0, 7.0, 9.0)),
+            scheduler=rng.choice(tuple(SchedulerName)),
+            init=_picture(index) if index % 11 == 10 else None,
+        )
+        for index in range(count)
+    ]
+
+
+def homogeneous_jobs(count: int) -> list[EngineJob]:
+    return [_job(index, steps=20, guidance=5.0) for index in range(count)]
+
+
+def _job(index: int, init: Image.Image | None = None, **asked: Any) -> EngineJob:
+    sizes = {"width": 64, "height": 64}
+    prompt = PROMPTS[index % len(PROMPTS)]
+    return EngineJob(f"{index}", ImageInput(prompt=prompt, seed=index, **{**sizes, **asked}), init)
+
+
+def _picture(seed: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 255, (64, 64, 3), dtype=np.uint8))
+
+
+class Fleet:
+    """The engine on a pipeline of its own, whose denoiser counts its forwards."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        pipe = load_pipeline(spec, pick_device(None))
+        self.engine = DiffusionEngine.from_pipeline(spec, pipe)
+        self.forwards = 0
+        denoiser_of(pipe).register_forward_hook(self._count)
+
+    def _count(self, *_: Any) -> None:
+        self.forwards += 1
+
+    def run(self, jobs: Sequence[EngineJob]) -> Run:
+        """All jobs through the engine, admitted as its slots allow."""
+        waiting, ended, before = list(jobs), [], self.forwards
+        began = time.perf_counter()
+        while waiting or not self.engine.is_idle():
+            free = self.engine.free_slots()
+            self.engine.admit(waiting[:free])
+            del waiting[:free]
+            ended += [event for event in self.engine.step() if isinstance(event, Finished)]
+        wall_s = time.perf_counter() - began
+        assert len(ended) == len(jobs), "a job failed"
+        forwards = self.forwards - before
+        mean_batch = sum(event.receipt.forwards for event in ended) / forwards
+        forwards_s = sum(event.receipt.gpu_ms for event in ended) / 1e3
+        pictures = {event.job_id: np.asarray(event.images[0], dtype=np.float32) for event in ended}
+        return Run(wall_s, forwards_s, forwards, mean_batch, pictures)
+
+
+def run_alone(runner: PlainRunner, jobs: Sequence[EngineJob]) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
+    """Seconds and pictures of plain calls, one after another."""
+    calls = {job.job_id: PlainCall(job.input, job.init_image) for job in jobs if isinstance(job.input, ImageInput)}
+    began = time.perf_counter()
+    pictures = {job_id: runner.run(call).pictures[0] for job_id, call in calls.items()}
+    return time.perf_counter() - began, pictures
+
+
+def compare(spec: ModelSpec, jobs: Sequence[EngineJob], rounds: int) -> tuple[dict[str, float], dict[str, Any]]:
+    """Figures and samples of both sides."""
+    runner, fleet = PlainRunner(spec), Fleet(spec)
+    fleet.run(jobs[:2])
+    run_alone(runner, jobs[:2])
+    alone, together = [], []
+    for _ in range(rounds):
+        together.append(fleet.run(jobs))
+        alone.append(run_alone(runner, jobs))
+    best = min(together, key=lambda run: run.wall_s)
+    alone_s, expected = min(alone, key=lambda pair: pair[0])
+    differences = [float(np.abs(best.pictures[name] / LEVELS - expected[name]).max()) for name in expected]
+    figures = {
+        "jobs": len(jobs),
+        "plain_s": alone_s,
+        "rendezvous_s": best.wall_s,
+        "speedup": alone_s / best.wall_s,
+        "overhead_share": 1 - best.forwards_s / best.wall_s,
+        "forwards": best.forwards,
+        "mean_batch": best.mean_batch,
+        "max_abs_diff": max(max(differences) - 0.5 / LEVELS, 0.0),
+    }
+    return figures, {"plain_s": [pair[0] for pair in alone], "rendezvous_s": [run.wall_s for run in together]}
+
+
+def denoiser_gain(spec: ModelSpec, rows: Sequence[int], repeats: int) -> dict[str, float]:
+    """Milliseconds of the bare denoiser's forward by rows, at the model's own size: the bound on any gain."""
+    pipe = load_pipeline(spec, pick_device(None))
+    denoiser = denoiser_of(pipe)
+    side, width = denoiser.config.sample_size, denoiser.config.cross_attention_dim
+    spent = {}
+    with torch.inference_mode():
+        for count in rows:
+            place = {"device": denoiser.device, "dtype": denoiser.dtype}
+            arguments = (
+                torch.randn(count, denoiser.config.in_channels, side, side, **place),
+                torch.full((count,), 500.0, device=denoiser.device),
+                torch.randn(count, 32, width, **place),
+            )
+            spent[f"{count}"] = median(_timed_ms(denoiser, arguments) for _ in range(repeats))
+    return spent
+
+
+def _timed_ms(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> float:
+    began = time.perf_counter()
+    module(*arguments)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return (time.perf_counter() - began) * 1e3
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "load_before": os.getloadavg()[0],
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="shapes")
+    parser.add_argument("--models", type=Path, help="a models.toml other than the shipped one")
+    parser.add_argument("--quick", action="store_true", help="fewer jobs, one round")
+    parser.add_argument("--out", type=Path, default=OUT)
+    given = parser.parse_args()
+    spec = (load_registry(given.models) if given.models else load_registry()).get(given.model)
+    about = machine()
+    figures: dict[str, float] = {}
+    samples: dict[str, Any] = {}
+    count, rounds = (22, 1) if given.quick else (44, 3)
+    for name, jobs in (("mixed", mixed_jobs(count)), ("homogeneous", homogeneous_jobs(count))):
+        part, samples[name] = compare(spec, jobs, rounds)
+        figures |= {f"{name}_{figure}": value for figure, value in part.items()}
+    spent = denoiser_gain(spec, (2, 2 * spec.max_batch), repeats=5 if given.quick else 15)
+    samples["denoiser_ms"] = spent
+    few, many = spent.values()
+    figures["denoiser_gain"] = few * spec.max_batch / many
+    report = {
+        "figures": {name: round(value, 6) for name, value in figures.items()},
+        "samples": samples,
+        "machine": about,
+        "command": " ".join(["python", "-m", "bench.rendezvous", *sys.argv[1:]]),
+    }
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(report["figures"], indent=2))
+
+
+if __name__ == "__main__":
+    main()
