@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -78,8 +77,8 @@ def figures_of(
         "max_batch": max((receipt["batch_max"] for receipt in receipts), default=0),
         "fidelity": _share([shows_caption(outcome) for outcome in images]),
         "text_fidelity": _share([is_in_grammar(outcome) for outcome in done if not outcome.job.is_image]),
-        "max_abs_diff_vs_alone": max((difference(o, plain) for o in sample), default=math.inf),
-        "max_abs_diff_of_all": max((difference(o, plain) for o in images), default=math.inf),
+        "max_abs_diff_vs_alone": max((difference(o, plain) for o in sample), default=1.0),
+        "max_abs_diff_of_all": max((difference(o, plain) for o in images), default=1.0),
         "callbacks_verified": sum(len(message_ids.get(o.view["id"], ())) == 1 for o in outcomes),
         "callbacks_refused": refused,
         "speedup_vs_one_at_a_time": round(plain.total_s / fleet_s, 2) if fleet_s else 0.0,
@@ -130,7 +129,7 @@ def difference(outcome: Outcome, plain: PlainRun) -> float:
     alone = plain.pictures[outcome.job.number]
     delivered = pixels_of(outcome.bodies[0]).astype(np.float64) / 255
     if delivered.shape != alone.shape:
-        return math.inf
+        return 1.0
     return float(max(0.0, np.abs(delivered - alone).max() - HALF_A_LEVEL))
 
 
@@ -139,7 +138,7 @@ def pixels_of(body: bytes) -> NDArray[np.uint8]:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    return float(np.percentile(values, percent)) if values else math.inf
+    return float(np.percentile(values, percent)) if values else 0.0
 
 
 def _share(hits: Sequence[bool]) -> float:

@@ -1,0 +1,99 @@
+"""Models and their inputs: defaults, limits, and what a wrong input is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genmill.errors import InvalidRequest, SettingsInvalid, UnknownModel
+from genmill.inputs import ImageInput, TextInput
+from genmill.registry import Registry, load_registry
+
+REGISTRY = load_registry()
+
+
+def test_names_and_aliases_find_a_model_and_others_name_what_there_is() -> None:
+    assert REGISTRY.get("shapes-64") is REGISTRY.get("shapes")
+    with pytest.raises(UnknownModel, match="known: shapes, captions"):
+        REGISTRY.get("sdxl")
+
+
+def test_defaults_of_the_model_fill_what_is_not_given() -> None:
+    image = REGISTRY.get("shapes").parse_input({"prompt": "x"})
+    assert isinstance(image, ImageInput)
+    assert (image.width, image.steps, image.guidance) == (64, 20, 4.0)
+    text = REGISTRY.get("captions").parse_input({"messages": [{"role": "user", "content": "a red"}]})
+    assert isinstance(text, TextInput)
+    assert (text.prompt, text.max_tokens) == (None, 16)
+
+
+def test_a_seed_is_drawn_once_and_kept() -> None:
+    image = REGISTRY.get("shapes").parse_input({"prompt": "x"})
+    assert ImageInput.model_validate(image.model_dump(mode="json")) == image
+
+
+@pytest.mark.parametrize(
+    ("raw", "pointer", "limit", "value"),
+    [
+        ({"steps": 0}, "/input/steps", "1..100", "0"),
+        ({"steps": 10_000}, "/input/steps", "1..100", "10000"),
+        ({"width": 65}, "/input/width", "multiple of 8", "65"),
+        ({"height": 4096}, "/input/height", "64..128", "4096"),
+        ({"guidance": 31.0}, "/input/guidance", "0..20.0", "31.0"),
+        ({"num_images": 5}, "/input/num_images", "1..4", "5"),
+        ({"prompt": "x" * 2001}, "/input/prompt", "2000 characters", "2001 characters"),
+        ({"seed": -1}, "/input/seed", "ge=0", "-1"),
+        ({"init_image": "k", "strength": 0.01}, "/input/strength", ">= 1/20", "0.01"),
+    ],
+)
+def test_a_wrong_image_input_names_field_limit_and_value(
+    raw: dict[str, Any], pointer: str, limit: str, value: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        REGISTRY.get("shapes").parse_input({"prompt": "x", **raw})
+    (fault,) = caught.value.faults
+    assert (fault.pointer, fault.limit, fault.value) == (pointer, limit, value)
+
+
+def test_text_wants_one_source() -> None:
+    for raw in ({}, {"prompt": "a", "messages": [{"role": "user", "content": "b"}]}, {"messages": []}):
+        with pytest.raises(InvalidRequest):
+            REGISTRY.get("captions").parse_input(raw)
+
+
+@given(st.dictionaries(st.sampled_from([*ImageInput.model_fields, "other"]), st.none() | st.integers() | st.text()))
+def test_no_input_raises_anything_but_invalid_request(raw: dict[str, Any]) -> None:
+    for model in ("shapes", "captions"):
+        try:
+            parsed = REGISTRY.get(model).parse_input(raw)
+        except InvalidRequest as err:
+            assert err.faults
+        else:
+            assert REGISTRY.get(model).cost_ms(parsed) > 0
+
+
+def test_every_number_is_finite() -> None:
+    for name in ("guidance", "strength"):
+        with pytest.raises(InvalidRequest):
+            REGISTRY.get("shapes").parse_input({"prompt": "x", name: float("nan")})
+
+
+def test_a_broken_models_file_stops_the_start_with_its_faults(tmp_path: Path) -> None:
+    path = tmp_path / "models.toml"
+    path.write_text('[[models]]\nname = "A b"\nkind = "video"\nsource = "x"\n')
+    with pytest.raises(SettingsInvalid) as caught:
+        load_registry(path)
+    assert "name" in caught.value.detail
+    assert "kind" in caught.value.detail
+    with pytest.raises(SettingsInvalid, match="nowhere"):
+        load_registry(tmp_path / "nowhere.toml")
+
+
+def test_names_used_twice_are_refused() -> None:
+    entry = {"name": "a", "kind": "image", "source": "x"}
+    with pytest.raises(ValueError, match="used twice: a"):
+        Registry.model_validate({"models": [entry, {**entry, "name": "b", "aliases": ["a"]}]})
