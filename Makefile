@@ -20,11 +20,11 @@ check: $(READY)
 up: $(READY)
 	$(BIN)/genmill up
 
-BENCHMARKS := $(wildcard bench/bench_*.py)
+BENCHMARKS := $(filter-out __init__ gpu_%,$(basename $(notdir $(wildcard bench/*.py))))
 
 bench: $(READY)
-	@$(if $(BENCHMARKS),,echo "no benchmark in bench/ yet; make demo measures batching against plain calls")
-	$(foreach script,$(BENCHMARKS),$(BIN)/python $(script) &&) true
+	@mkdir -p out/bench
+	$(foreach name,$(BENCHMARKS),$(BIN)/python -m bench.$(name) --quick --out out/bench/$(name).json &&) true
 
 set-up: $(READY)
 

@@ -79,7 +79,8 @@ def reconstruction_loss(vae: AutoencoderKL, rng: np.random.Generator) -> torch.T
     error = ((difference.abs() + difference.square()) * weight).mean()
     mean, logvar = posterior.mean.float(), posterior.logvar.float()
     divergence = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).mean()
-    return error + KL_WEIGHT * divergence
+    loss: torch.Tensor = error + KL_WEIGHT * divergence
+    return loss
 
 
 @torch.no_grad()
@@ -89,7 +90,7 @@ def measure_kept(vae: AutoencoderKL, count: int, size: int, seed: int) -> Kept:
     rng = np.random.default_rng(seed)
     captions = draw_captions(count, rng)
     images = to_tensor(render(captions, size, rng))
-    decoded = [rounded.decode(rounded.encode(part).latent_dist.mode()).sample for part in images.split(32)]
+    decoded = [rounded.decode(rounded.encode(part).latent_dist.mode()).sample for part in torch.split(images, 32)]
     findings = [inspect(image) for image in to_images(torch.cat(decoded))]
     pairs = [(finding.caption, caption) for finding, caption in zip(findings, captions, strict=True)]
     return Kept(
@@ -105,8 +106,8 @@ def train_autoencoder(plan: Plan, seed: int, folder: Path) -> tuple[AutoencoderK
     torch.manual_seed(seed)
     course = Course("autoencoder", build_autoencoder(), plan, seed, folder)
     course.run(
-        lambda rng: reconstruction_loss(course.model, rng),  # type: ignore[arg-type]
-        lambda running: str(measure_kept(running.average, 200, 64, seed=1)),  # type: ignore[arg-type]
+        lambda rng: reconstruction_loss(course.model, rng),
+        lambda running: str(measure_kept(running.average, 200, 64, seed=1)),
     )
     vae: AutoencoderKL = course.average
     for size in BATCH:

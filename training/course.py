@@ -105,8 +105,8 @@ class Course:
 
     def _move_average(self) -> None:
         decay = min(self.plan.average_decay, (1 + self.step) / (10 + self.step))
-        averaged, current = list(self.average.parameters()), list(self.model.parameters())
-        torch._foreach_lerp_(averaged, [weight.detach() for weight in current], 1 - decay)
+        averaged = [weight.data for weight in self.average.parameters()]
+        torch._foreach_lerp_(averaged, [weight.data for weight in self.model.parameters()], 1 - decay)
 
     def _log(self, loss: float, remark: str) -> None:
         rate = self._learning_rate()

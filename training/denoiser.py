@@ -98,7 +98,7 @@ def measure_scale(vae: AutoencoderKL, seed: int) -> float:
     """One over the standard deviation of latents, which makes them unit-sized for the denoiser."""
     rng = np.random.default_rng([seed, 1])
     images = to_tensor(render(draw_captions(1024, rng), 64, rng))
-    latents = torch.cat([vae.encode(part).latent_dist.mode() for part in images.split(64)])
+    latents = torch.cat([vae.encode(part).latent_dist.mode() for part in torch.split(images, 64)])
     return float(1 / latents.std())
 
 
@@ -128,10 +128,8 @@ def velocity_loss(
     clean = latents.values[chosen].float()
     noise = torch.randn(clean.shape)
     noisy = scheduler.add_noise(clean, noise, times)
-    with torch.autocast("cpu", torch.bfloat16):
-        predicted = painter(noisy, times, tokens[rows])
-    target = scheduler.get_velocity(clean, noise, times)
-    return torch.nn.functional.mse_loss(predicted.float(), target)
+    predicted = painter(noisy, times, tokens[rows])
+    return torch.nn.functional.mse_loss(predicted, scheduler.get_velocity(clean, noise, times))
 
 
 def prompt_tokens(tokenizer: CLIPTokenizer, texts: Sequence[str] | None = None) -> torch.Tensor:

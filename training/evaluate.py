@@ -17,7 +17,7 @@ RESULTS: Final = HOME / "results" / "evaluation.json"
 CARD: Final = HOME.parent / "docs" / "models.md"
 
 Figures = dict[str, Any]
-Rows = list[tuple[str, str]]
+Rows = list[tuple[str, ...]]
 
 
 def card_tables(figures: Figures) -> dict[str, str]:
@@ -72,7 +72,7 @@ def _measure(given: argparse.Namespace) -> Figures:
     }
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Rows) -> str:
     lines = [head, ("---",) + ("---:",) * (len(head) - 1), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -59,7 +60,5 @@ def _learned_merges() -> list[tuple[str, str]]:
     learner.pre_tokenizer = pre_tokenizers.Whitespace()
     trainer = trainers.BpeTrainer(vocab_size=1000, end_of_word_suffix=WORD_END, show_progress=False)
     learner.train_from_iterator((str(caption) for caption in every_caption()), trainer)
-    import json
-
     merges = json.loads(learner.to_str())["model"]["merges"]
     return [(first, second) for first, second in merges]

@@ -17,6 +17,7 @@ from redis.retry import Retry
 from rq import worker_registration
 from rq.command import handle_command, parse_payload
 from rq.defaults import DEFAULT_LOGGING_DATE_FORMAT, DEFAULT_LOGGING_FORMAT
+from rq.logutils import setup_loghandlers
 from rq.serializers import JSONSerializer
 from rq.utils import now
 from rq.worker.base import BaseWorker, DequeueStrategy, WorkerStatus
@@ -81,7 +82,7 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
         _patient(self.connection)
         self._floor = self._open_floor()
         self.bootstrap(logging_level, date_format, log_format)
-        logging.getLogger("genmill").setLevel(logging.getLogger("rq.worker").level)
+        setup_loghandlers(logging_level, date_format, log_format, name="genmill")
         if with_scheduler:
             self._start_scheduler(burst, logging_level, date_format, log_format)
         self._install_signal_handlers()

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 from redis import Redis
 
 from genmill.cli.screen import Screen
-from genmill.client import Client
+from genmill.client import ApiUnreachable, Client, ClientSettings
 from genmill.connections import connect
 from genmill.errors import SettingsInvalid
-from genmill.settings import Settings, load_settings
+from genmill.settings import LOOPBACK, Settings, load_settings
 from genmill.up.folder import DEFAULT_DATA, DataFolder
+from genmill.up.ports import is_free
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -45,6 +47,11 @@ def with_data(command: Command) -> Command:
 
 
 def open_client(url: str | None, api_key: str | None) -> Client:
+    """Raises ApiUnreachable at once, not after the client's retries, where nothing listens on this machine."""
+    base = url or ClientSettings().url
+    parts = urlsplit(base)
+    if parts.hostname in LOOPBACK and is_free(parts.hostname, parts.port or 80):
+        raise ApiUnreachable(f"nothing listens at {base}; genmill up starts a fleet here, --url names another one")
     return Client(url, api_key)
 
 

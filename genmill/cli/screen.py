@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -34,12 +35,17 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+PIPE_WIDTH = 200
+"""Where stdout is no terminal, so that tables keep one line for each row."""
+
+
 class Screen:
     """One command's output. With `is_json` stdout carries one JSON document and nothing else."""
 
     def __init__(self, is_json: bool) -> None:
         self.is_json = is_json
-        self.out = Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+        width = None if sys.stdout.isatty() else PIPE_WIDTH
+        self.out = Console(file=sys.stdout, highlight=False, width=width)
         self.err = Console(file=sys.stderr, highlight=False)
 
     def show(self, document: Any, render: Callable[[], RenderableType]) -> None:
@@ -48,6 +54,10 @@ class Screen:
             click.echo(json.dumps(document, ensure_ascii=False))
         else:
             self.out.print(render(), markup=False)
+
+    def say(self, line: str, style: str | None = None) -> None:
+        """A remark beside the output."""
+        self.err.print(line, style=style, markup=False, soft_wrap=True)
 
 
 def table(*columns: str, rows: Sequence[Sequence[str | Text]]) -> Table:
@@ -81,7 +91,7 @@ def _fault_text(fault: FieldFault) -> str:
     facts = [
         f"{label} {text}"
         for label, text in (("limit", fault.limit), ("value", fault.value))
-        if text is not None and text not in fault.detail
+        if text is not None and not re.search(rf"(?<!\w){re.escape(text)}(?!\w)", fault.detail)
     ]
     return f"{fault.pointer}: {fault.detail}" + (f" ({', '.join(facts)})" if facts else "")
 

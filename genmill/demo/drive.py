@@ -17,7 +17,6 @@ from genmill.connections import connect
 from genmill.demo.fleet import DemoFailed, RunningFleet
 from genmill.demo.plan import SEED, TENANTS, DemoJob
 from genmill.demo.receiver import Receiver
-from genmill.inputs import ImageInput
 from genmill.jobs import JobState
 from genmill.settings import load_settings
 from genmill.shapes.render import render_one
@@ -67,8 +66,7 @@ def draw_init_images(jobs: Sequence[DemoJob], folder: Path) -> dict[int, Path]:
     for job in jobs:
         if job.start is not None:
             paths[job.number] = folder / f"init-{job.number}.png"
-            size = int(job.input.get("width", ImageInput.model_fields["width"].default))
-            render_one(job.start, size, rng).save(paths[job.number])
+            render_one(job.start, job.input["width"], rng).save(paths[job.number])
     return paths
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from genmill.errors import GenmillError
 from genmill.up.folder import DataFolder
+from genmill.up.ports import pick_port
 from genmill.up.run import is_ready
-from genmill.up.valkey import pick_port
 
 START_TIMEOUT_S = 60.0
 GRACE_S = 5.0

@@ -22,7 +22,7 @@ STEPS = (50, 40, 32, 30, 28, 24, 20, 20, 18, 16, 15, 12, 10, 8)
 HEUN_STEPS = 15
 """Heun asks the denoiser twice a step."""
 
-LARGE = 96
+SMALL, LARGE, LARGE_EVERY = 64, 96, 8
 PRIORITIES = (JobClass.P1, JobClass.P2, JobClass.P1, JobClass.P0, JobClass.P1, JobClass.P3)
 
 
@@ -57,7 +57,7 @@ def plan_jobs() -> list[DemoJob]:
 def _image(number: int, caption: Caption, rng: np.random.Generator) -> DemoJob:
     scheduler = tuple(SchedulerName)[number % len(SchedulerName)]
     steps = STEPS[number * len(STEPS) // TEXT_TO_IMAGE]
-    size = LARGE if number % 5 == 3 else 64
+    size = LARGE if number % LARGE_EVERY == 3 else SMALL
     asked = {
         "prompt": str(caption),
         "width": size,
@@ -75,6 +75,8 @@ def _edit(number: int, caption: Caption, rng: np.random.Generator) -> DemoJob:
     colour = next(name for name in ("yellow", "purple", "green") if name not in (caption.colour, caption.ground))
     asked = {
         "prompt": str(caption),
+        "width": SMALL,
+        "height": SMALL,
         "steps": 25,
         "guidance": 5.0,
         "strength": 0.8,

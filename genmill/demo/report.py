@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from genmill import __version__
 from genmill.demo.measure import PROMISES
@@ -72,7 +73,7 @@ def summary(figures: Mapping[str, float]) -> Table:
         promise = bounds.get(name)
         bound = "" if promise is None else f"{'>=' if promise.is_least else '<='} {promise.bound:g}"
         style = "" if promise is None else "red" if promise.shortfall(figures) else "green"
-        grid.add_row(name, f"[{style}]{figures[name]:.4g}[/]" if style else f"{figures[name]:.4g}", bound, meaning)
+        grid.add_row(name, Text(f"{figures[name]:.4g}", style), bound, meaning)
     return grid
 
 

@@ -63,9 +63,9 @@ def run_demo(out: Path, screen: Screen) -> Exit:
     report = write_report(out / REPORT, figures, samples_of(outcomes, plain), machine(receipts, plain.machine))
     short = shortfalls(figures)
     screen.show({**report, "shortfalls": short}, lambda: summary(figures))
-    screen.err.print(f"wrote {out / SHEET} and {out / REPORT}")
+    screen.say(f"wrote {out / SHEET} and {out / REPORT}")
     for reason in short:
-        screen.err.print(f"genmill demo fell short: {reason}", style="red")
+        screen.say(f"genmill demo fell short: {reason}", "red")
     return Exit.NOT_DONE if short else Exit.OK
 
 

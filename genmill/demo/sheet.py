@@ -11,8 +11,8 @@ from PIL import Image, ImageDraw, ImageFont
 from genmill.demo.drive import Outcome
 from genmill.demo.measure import is_in_grammar, shows_caption, whole_text
 
-COLUMNS = 9
-PICTURE, CELL_WIDTH, CELL_HEIGHT = 128, 148, 186
+COLUMNS = 11
+PICTURE, CELL_WIDTH, CELL_HEIGHT = 128, 156, 186
 INSET = 44
 MARGIN, HEADER, LINE = 28, 84, 22
 TEXT_COLUMNS = 3

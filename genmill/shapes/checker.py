@@ -122,7 +122,8 @@ def _measured_areas(side: int = 400) -> Floats:
     half = np.full(len(SHAPES), 0.5, np.float32)
     quarter = np.full(len(SHAPES), 0.25, np.float32)
     pixels = coverage(SHAPES, Placement(half, half, quarter), side, side).sum(axis=(1, 2))
-    return (pixels / (side / 4) ** 2).astype(np.float32)
+    areas: Floats = (pixels / (side / 4) ** 2).astype(np.float32)
+    return areas
 
 
 _UNIT_AREAS: Final = _measured_areas()

@@ -24,7 +24,7 @@ COLOURS: Final[dict[str, Rgb]] = {
 SHAPES: Final[tuple[str, ...]] = ("circle", "square", "triangle", "star", "ring", "cross")
 
 _SENTENCE: Final = re.compile(
-    r"(?P<article>an?) (?P<colour>{colours}) (?P<shape>{shapes}) on (?P<ground_article>an?) (?P<ground>{colours}) background".format(
+    r"an? (?P<colour>{colours}) (?P<shape>{shapes}) on an? (?P<ground>{colours}) background".format(
         colours="|".join(COLOURS), shapes="|".join(SHAPES)
     )
 )

@@ -52,7 +52,8 @@ def coverage(shapes: Sequence[str], placement: Placement, height: int, width: in
     for name in set(shapes):
         chosen = names == name
         distance[chosen] = _DISTANCES[name](x[chosen], y[chosen])
-    return np.clip(0.5 - distance * radius * height, 0, 1)
+    covered: Floats = np.clip(0.5 - distance * radius * height, 0, 1)
+    return covered
 
 
 def paint(captions: Sequence[Caption], covered: Floats) -> Pixels:
@@ -100,7 +101,8 @@ def _star(x: Floats, y: Floats, inner: float = 0.42) -> Floats:
     along, across = radius * np.cos(folded), radius * np.sin(folded)
     edge = np.array([inner * np.cos(fifth) - 1, inner * np.sin(fifth)])
     normal = np.array([edge[1], -edge[0]]) / np.hypot(*edge)
-    return ((along - 1) * normal[0] + across * normal[1]).astype(np.float32)
+    distance: Floats = ((along - 1) * normal[0] + across * normal[1]).astype(np.float32)
+    return distance
 
 
 def _ring(x: Floats, y: Floats, hole: float = 0.5) -> Floats:

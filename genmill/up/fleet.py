@@ -24,9 +24,8 @@ POLL_S = 0.1
 
 
 def find_procfile() -> Path:
-    """The repository's, or the copy in the wheel: one list of processes for every way to start them."""
-    package = Path(__file__).resolve().parent.parent
-    return next(path for path in (package / "Procfile", package.parent / "Procfile") if path.is_file())
+    """One list of processes for every way to start them; the Procfile at the repository's root is a link to it."""
+    return Path(__file__).parent / "Procfile"
 
 
 class Fleet(honcho.manager.Manager):  # type: ignore[misc]

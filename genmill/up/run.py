@@ -18,7 +18,8 @@ from pydantic import SecretStr
 from genmill.settings import LOOPBACK, Settings, load_settings
 from genmill.up.fleet import Fleet, find_procfile
 from genmill.up.folder import DEFAULT_DATA, DataFolder, UpFailed
-from genmill.up.valkey import EmbeddedValkey, is_free
+from genmill.up.ports import is_free
+from genmill.up.valkey import EmbeddedValkey
 
 DECIDED = ("redis_url", "storage_url", "secret_key", "auth", "host", "port")
 """Settings that `up` may decide; the processes get them in their environment."""
@@ -37,6 +38,8 @@ class UpOptions:
 def run_up(options: UpOptions) -> int:
     """Blocks until the end; returns the exit code. Raises UpFailed or SettingsInvalid before any start."""
     signal.signal(signal.SIGTERM, _leave)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # not under nohup
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     folder = DataFolder(options.data)
     settings = decide(options, folder)
     with folder.locked():

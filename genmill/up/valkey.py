@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from redis.retry import Retry
 
 from genmill.settings import Durability
 from genmill.up.folder import DataFolder, FolderInUse, UpFailed
+from genmill.up.ports import pick_port
 
 START_TIMEOUT_S = 120.0
 """A long append-only file is read before the server answers."""
@@ -123,27 +123,6 @@ def answers(url: str) -> bool:
 
 def port_of(url: str | None) -> int | None:
     return urlsplit(url).port if url else None
-
-
-def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
-
-
-def pick_port(wanted: int | None = None, host: str = "127.0.0.1") -> int:
-    """The wanted port where it is free, else any free one."""
-    if wanted is not None and is_free(host, wanted):
-        return wanted
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 def last_line(log: Path) -> str:

@@ -17,7 +17,7 @@ from genmill.registry import ModelSpec
 from worker.engines.base import EngineJob, Event, Finished, Progress, Receipt
 from worker.engines.devices import pick_device
 from worker.engines.meter import Meter
-from worker.engines.pipelines import call_arguments, denoiser_of, image_to_image, load_pipeline, parameters_of
+from worker.engines.pipelines import build_prototypes, call_arguments, denoiser_of, load_pipeline, parameters_of
 from worker.engines.receipts import failed, make_receipt
 from worker.engines.rendezvous import Hub, Phase, Task
 from worker.engines.schedulers import make_scheduler
@@ -98,7 +98,7 @@ class DiffusionEngine:
         self._pipe = pipe
         self._hub = Hub(coda_patience=CODA_PATIENCE)
         self._stand_ins = build_stand_ins(pipe, self._hub, spec.max_batch)
-        self._prototypes: dict[bool, DiffusionPipeline] = {False: pipe}
+        self._prototypes = build_prototypes(pipe)
         self._schedulers: dict[SchedulerName, Any] = {}
         self._berths: dict[str, _Berth] = {}
         self._refused: list[Event] = []
@@ -159,18 +159,15 @@ class DiffusionEngine:
 
     def _prepare(self, job: ImageInput, index: int, init: Image.Image | None) -> tuple[Any, dict[str, Any]]:
         """A pipeline copy for one image: shared weights behind stand-ins, its own scheduler and generator."""
-        prototype = self._prototype(init is not None)
+        prototype = self._prototypes.get(init is not None)
+        if prototype is None:
+            raise GenerationFailed(f"model {self._spec.name} cannot start from an image")
         pipe = copy.copy(prototype)
         # not by setattr, which would write the stand-ins' names into the pipeline's config
         pipe.__dict__.update(self._stand_ins)
         pipe.__dict__["scheduler"] = copy.deepcopy(self._scheduler(job.scheduler))
         pipe.__dict__["progress_bar"] = _Steps(job.steps)
         return pipe, call_arguments(parameters_of(prototype), job, index, init)
-
-    def _prototype(self, has_init_image: bool) -> DiffusionPipeline:
-        if has_init_image not in self._prototypes:
-            self._prototypes[has_init_image] = image_to_image(self._pipe)
-        return self._prototypes[has_init_image]
 
     def _scheduler(self, name: SchedulerName) -> Any:
         if name not in self._schedulers:

@@ -41,6 +41,15 @@ def image_to_image(pipe: DiffusionPipeline) -> DiffusionPipeline:
     return twin
 
 
+def build_prototypes(pipe: DiffusionPipeline) -> dict[bool, DiffusionPipeline]:
+    """The pipelines of a model by whether they start from an image. Made when the model is loaded: importing the
+    second one's module takes longer than a step."""
+    try:
+        return {False: pipe, True: image_to_image(pipe)}
+    except GenerationFailed:
+        return {False: pipe}
+
+
 def denoiser_of(pipe: DiffusionPipeline) -> Any:
     return next(module for name in DENOISERS if (module := getattr(pipe, name, None)) is not None)
 

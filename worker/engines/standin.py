@@ -16,6 +16,9 @@ def stand_in(real: nn.Module, intercepts: Mapping[str, Intercept]) -> nn.Module:
     and later changes to them are the real ones, `isinstance` holds. The named methods go to their intercept."""
     cls = type(real)
     methods: dict[str, Any] = {name: _method(intercept) for name, intercept in intercepts.items()}
+    # pipelines look for offloading hooks in all submodules several times per call; the tree stays what it is
+    submodules = tuple(real.modules())
+    methods["modules"] = lambda _self, **_: iter(submodules)
     if hasattr(cls, "cache_context"):
         methods["cache_context"] = _cache_context
     methods |= {"__module__": cls.__module__, "__doc__": cls.__doc__}

@@ -1,0 +1,26 @@
+"""Free ports on this machine."""
+
+from __future__ import annotations
+
+import socket
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def pick_port(wanted: int | None = None, host: str = "127.0.0.1") -> int:
+    """The wanted port where it is free, else any free one."""
+    if wanted is not None and is_free(host, wanted):
+        return wanted
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

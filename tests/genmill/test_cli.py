@@ -1,0 +1,320 @@
+"""The command line: what it sends, what it prints, how it exits."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from redis import Redis
+
+from genmill import tenants
+from genmill.cli import cli, main, options
+from genmill.cli.screen import Exit
+from genmill.client import Client
+from genmill.settings import Settings
+from tests.fleet import free_port
+
+JOB_ID = "01jq"
+PROMPT = "a red circle on a blue background"
+
+
+def view(state: str = "succeeded", **changes: Any) -> dict[str, Any]:
+    """A job as the API shows it."""
+    return {
+        "id": JOB_ID,
+        "state": state,
+        "model": "shapes",
+        "priority": "p1",
+        "timings": {"queued_s": 0.1, "run_s": 1.25, "total_s": 1.35, "gpu_ms": 900.0},
+        "progress": None,
+        "position": None,
+        "input": {"prompt": PROMPT, "steps": 20},
+        "outputs": [{"url": f"http://api.test/v1/outputs/{JOB_ID}/1/0.png", "content_type": "image/png"}],
+        "receipt": {"seed": 7, "batch_mean": 3.5, "batch_max": 8, "forwards": 20},
+        "error": None,
+        "metadata": {},
+    } | changes
+
+
+class Api:
+    """Answers by method and path; keeps what was sent."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[str, str], Any] = {}
+        self.sent: list[tuple[str, str, Any]] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content) if request.content else None
+        self.sent.append((request.method, request.url.path, body))
+        answer = self.answers[(request.method, request.url.path)]
+        if isinstance(answer, bytes):
+            return httpx.Response(200, content=answer)
+        if isinstance(answer, tuple):
+            return httpx.Response(answer[0], json=answer[1])
+        return httpx.Response(200, json=answer)
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Api:
+    api = Api()
+
+    def connect(url: str | None, api_key: str | None) -> Client:
+        return Client(url, api_key, transport=httpx.MockTransport(api))
+
+    monkeypatch.setattr(options, "Client", connect)
+    monkeypatch.setenv("GENMILL_URL", "http://api.test")
+    return api
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """(exit code, stdout, stderr) of a command."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return int(caught.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def test_submit_prints_the_id_and_sends_only_what_was_given(api: Api, run: Run) -> None:
+    api.answers[("POST", "/v1/jobs")] = (202, view("queued"))
+
+    code, out, err = run("submit", "shapes", PROMPT, "--steps", "12", "--negative", "noise", "--priority", "p0")
+
+    assert (code, out, err) == (0, f"{JOB_ID}\n", "")
+    body = api.sent[0][2]
+    assert body["input"] == {"prompt": PROMPT, "steps": 12, "negative_prompt": "noise"}
+    assert body["priority"] == "p0"
+
+
+def test_submit_waits_and_writes_the_image(api: Api, run: Run, tmp_path: Path) -> None:
+    api.answers[("POST", "/v1/jobs")] = (202, view("queued"))
+    api.answers[("GET", f"/v1/jobs/{JOB_ID}")] = view()
+    api.answers[("GET", f"/v1/outputs/{JOB_ID}/1/0.png")] = b"picture"
+    path = tmp_path / "new" / "circle.png"
+
+    code, out, _ = run("submit", "shapes", PROMPT, "-o", str(path))
+
+    assert code == 0
+    assert out == f"{path}\n"
+    assert path.read_bytes() == b"picture"
+
+
+def test_several_images_are_numbered(api: Api, run: Run, tmp_path: Path) -> None:
+    two = [{"url": f"http://api.test/{n}.png", "content_type": "image/png"} for n in range(2)]
+    api.answers = {("POST", "/v1/jobs"): view(outputs=two), ("GET", "/0.png"): b"0", ("GET", "/1.png"): b"1"}
+
+    code, out, _ = run("submit", "shapes", PROMPT, "--images", "2", "-o", str(tmp_path / "x.png"), "--json")
+
+    assert code == 0
+    assert json.loads(out)["files"] == [str(tmp_path / f"x-{n}.png") for n in range(2)]
+    assert [(tmp_path / f"x-{n}.png").read_bytes() for n in range(2)] == [b"0", b"1"]
+
+
+def test_a_text_is_printed_or_written(api: Api, run: Run, tmp_path: Path) -> None:
+    text = view(model="captions", outputs=[], text={"text": " circle on a blue background"})
+    api.answers[("POST", "/v1/jobs")] = text
+
+    code, out, _ = run("submit", "captions", "a red", "--wait")
+    assert code == 0
+    assert out.startswith(" circle on a blue background\n")
+
+    run("submit", "captions", "a red", "-o", str(tmp_path / "t.txt"))
+    assert (tmp_path / "t.txt").read_text() == " circle on a blue background"
+
+
+@pytest.mark.parametrize("state", ["failed", "canceled", "expired"])
+def test_the_exit_code_tells_how_a_job_ended(api: Api, run: Run, state: str) -> None:
+    error = {"code": "generation_failed", "message": "NaN [/] in the latents"}
+    api.answers[("POST", "/v1/jobs")] = view(state, outputs=[], receipt=None, error=error)
+
+    code, out, _ = run("submit", "shapes", PROMPT, "--wait")
+
+    assert code == Exit.NOT_DONE
+    assert "generation_failed: NaN [/] in the latents" in out  # never read as markup
+
+
+def test_waiting_ends_when_time_is_up_and_the_job_goes_on(api: Api, run: Run) -> None:
+    api.answers[("POST", "/v1/jobs")] = view("running")
+    api.answers[("GET", f"/v1/jobs/{JOB_ID}")] = view("running")
+
+    code, out, err = run("submit", "shapes", PROMPT, "--wait", "--timeout", "0.01")
+
+    assert code == Exit.TIMED_OUT
+    assert out == ""
+    assert err.startswith(f"genmill: job {JOB_ID} is still running after")
+
+
+def test_the_prompt_may_come_from_stdin(api: Api, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.answers[("POST", "/v1/jobs")] = view("queued")
+    monkeypatch.setattr("sys.stdin", io.StringIO(PROMPT))
+
+    run("submit", "shapes", "-")
+
+    assert api.sent[0][2]["input"]["prompt"] == PROMPT
+
+
+def test_an_init_image_goes_along_and_a_missing_one_is_named(api: Api, run: Run, tmp_path: Path) -> None:
+    api.answers[("POST", "/v1/jobs")] = view("queued")
+    (tmp_path / "start.png").write_bytes(b"pixels")
+
+    run("submit", "shapes", PROMPT, "--init", str(tmp_path / "start.png"), "--strength", "0.5")
+    sent = api.sent[0][2]["input"]
+    assert sent["init_image"] == "data:image/png;base64," + base64.b64encode(b"pixels").decode()
+    assert sent["strength"] == 0.5
+
+    code, _, err = run("submit", "shapes", PROMPT, "--init", "no.png")
+    assert code == Exit.USAGE
+    assert "there is no file no.png" in err
+
+
+def test_a_refusal_names_field_limit_and_value_in_one_line(api: Api, run: Run) -> None:
+    fault = {"pointer": "/input/steps", "detail": "steps must be\n between 1 and 100", "limit": "1..100", "value": "0"}
+    problem = {"error": {"code": "invalid_request", "message": "steps"}, "errors": [fault]}
+    api.answers[("POST", "/v1/jobs")] = (422, problem)
+
+    code, out, err = run("submit", "shapes", PROMPT, "--steps", "0")
+    assert (code, out) == (Exit.REFUSED, "")
+    assert err == "genmill: /input/steps: steps must be between 1 and 100 (limit 1..100, value 0)\n"
+
+    code, out, err = run("submit", "shapes", PROMPT, "--steps", "0", "--json")
+    assert (code, out) == (Exit.REFUSED, "")
+    assert json.loads(err)["error"]["errors"][0]["limit"] == "1..100"
+
+
+def test_jobs_list_shows_a_row_for_each(api: Api, run: Run) -> None:
+    listed = [view(), view("queued", id="01jr", input={"prompt": "[bold]x"})]
+    api.answers[("GET", "/v1/jobs")] = {"data": listed, "has_more": False}
+
+    code, out, _ = run("jobs", "list", "--state", "succeeded")
+    assert code == 0
+    assert JOB_ID in out
+    assert "[bold]x" in out
+    assert [job["id"] for job in json.loads(run("jobs", "list", "--json")[1])] == [JOB_ID, "01jr"]
+
+
+def test_jobs_show_and_watch(api: Api, run: Run) -> None:
+    api.answers[("GET", f"/v1/jobs/{JOB_ID}")] = view()
+
+    for command in ("show", "watch"):
+        code, out, _ = run("jobs", command, JOB_ID)
+        assert code == 0
+        assert f"{JOB_ID} succeeded" in out
+        assert "3.5 on average, 8 at most" in out
+
+
+def test_an_unknown_job_is_refused(api: Api, run: Run) -> None:
+    problem = {"error": {"code": "job_not_found", "message": "There is no job 'x'"}, "errors": []}
+    api.answers[("GET", "/v1/jobs/x")] = (404, problem)
+
+    assert run("jobs", "show", "x") == (Exit.REFUSED, "", "genmill: There is no job 'x'\n")
+
+
+@pytest.mark.parametrize(("did", "code"), [("dequeued", 0), ("interrupting", 0), ("too_late", 1)])
+def test_cancel_says_what_it_did(api: Api, run: Run, did: str, code: int) -> None:
+    api.answers[("GET", f"/v1/jobs/{JOB_ID}")] = view("running")
+    api.answers[("POST", f"/v1/jobs/{JOB_ID}/cancel")] = view("canceled", cancel=did)
+
+    got, out, _ = run("jobs", "cancel", JOB_ID)
+
+    assert got == code
+    assert out.startswith(JOB_ID)
+
+
+def test_status_and_models(api: Api, run: Run) -> None:
+    worker = {"name": "w1", "queues": "p0,p1", "state": "busy", "successful_job_count": None}
+    state = {"queues": {"p0": 3}, "running": 2, "is_suspended": True, "workers": [worker]}
+    limits = {"min_size": 64, "max_size": 128, "max_steps": 100, "max_images": 4}
+    model = {"id": "shapes", "kind": "image", "limits": limits, "description": "small"}
+    api.answers = {("GET", "/v1/status"): state, ("GET", "/v1/models"): {"data": [model]}}
+
+    out = run("status")[1]
+    assert "running 2, suspended" in out
+    assert "w1" in out
+    assert json.loads(run("status", "--json")[1]) == state
+    assert "64-128 px, 100 steps, 4 images" in run("models")[1]
+
+
+def test_the_webhook_secret_comes_from_the_api_or_the_signing_key(
+    api: Api, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.answers[("GET", "/v1/webhooks/default/secret")] = {"key": "whsec_abc"}
+    monkeypatch.setenv("GENMILL_SECRET_KEY", "0123456789abcdef")
+
+    assert run("webhook-secret")[1] == "whsec_abc\n"
+    assert run("webhook-secret", "--tenant", "acme")[1].startswith("whsec_")
+
+
+def test_keys_are_made_listed_and_revoked(
+    run: Run, redis: Redis, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GENMILL_REDIS_URL", settings.redis_url)
+
+    key = run("keys", "create", "acme", "--name", "laptop")[1].strip()
+    assert tenants.lookup(redis, key) == "acme"
+    (listed,) = json.loads(run("keys", "list", "--json")[1])
+    assert listed["name"] == "laptop"
+    assert run("keys", "revoke", listed["key_id"])[0] == 0
+    assert run("keys", "list")[1] == "no keys\n"
+    assert run("keys", "revoke", "nope") == (Exit.REFUSED, "", "genmill: There is no such API key\n")
+
+
+def test_keys_find_the_redis_of_the_data_folder(
+    run: Run, redis: Redis, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("GENMILL_REDIS_URL", raising=False)
+    (tmp_path / "redis.url").write_text(settings.redis_url + "\n")
+
+    assert run("keys", "list", "--data", str(tmp_path))[1] == "no keys\n"
+    code, _, err = run("keys", "list", "--data", str(tmp_path / "none"))
+    assert code == Exit.REFUSED
+    assert "no Redis is known: set GENMILL_REDIS_URL" in err
+
+
+def test_a_dead_redis_is_unavailable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GENMILL_REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
+
+    code, _, err = run("keys", "list")
+
+    assert code == Exit.UNAVAILABLE
+    assert err.startswith("genmill: Redis cannot be reached")
+
+
+def test_nobody_listening_is_told_at_once(run: Run) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+
+    code, out, err = run("status", "--url", url)
+
+    assert (code, out) == (Exit.UNAVAILABLE, "")
+    assert err.startswith(f"genmill: nothing listens at {url}; genmill up")
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["submit", "shapes"], ["submit", "m", "p", "--metadata", "["]])
+def test_wrong_usage_exits_with_two(run: Run, arguments: list[str]) -> None:
+    code, out, err = run(*arguments)
+
+    assert (code, out) == (Exit.USAGE, "")
+    assert "Error:" in err
+
+
+def test_every_command_has_help_and_json() -> None:
+    commands = [cli.commands[name] for name in cli.commands]
+    leaves = [leaf for command in commands for leaf in getattr(command, "commands", {"": command}).values()]
+
+    assert {"up", "demo", "submit", "jobs", "status", "models", "keys", "webhook-secret"} == set(cli.commands)
+    for leaf in leaves:
+        assert leaf.help
+        if leaf.name != "up":  # it prints the logs of its processes until it is stopped
+            assert any("--json" in parameter.opts for parameter in leaf.params), leaf.name

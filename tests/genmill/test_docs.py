@@ -1,0 +1,97 @@
+"""The docs that repeat what the code says are held against it."""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from genmill import keys
+from genmill.jobs import TRANSITIONS
+from genmill.settings import Settings
+
+ROOT = Path(__file__).parent.parent.parent
+STATES = (ROOT / "docs" / "states.md").read_text()
+OPERATING = (ROOT / "docs" / "operating.md").read_text()
+
+
+def test_the_state_diagram_draws_the_table_of_transitions() -> None:
+    drawn = re.findall(r"^    (\S+) --> (\S+): (\S+)$", STATES, re.MULTILINE)
+
+    table = {(str(before or "[*]"), str(after), event) for (before, event), after in TRANSITIONS.items()}
+    assert set(drawn) == table
+    assert len(drawn) == len(table)
+
+
+def test_every_redis_key_is_described_once() -> None:
+    described = [key.split("<")[0] for key in re.findall(r"^\| `((?:rq|gm):[^`]+)` \|", STATES, re.MULTILINE)]
+
+    assert sorted(described) == sorted(keys.PREFIXES.values())
+
+
+def test_every_event_has_a_row() -> None:
+    events = {event for _, event in TRANSITIONS}
+    rows = re.search(r"\| event \| who .*?\n\n", STATES, re.DOTALL)
+
+    assert rows
+    cells = [row.split("|")[1] for row in rows[0].strip().splitlines()[2:]]
+    assert {event.strip() for cell in cells for event in cell.split(",")} == events
+
+
+def test_the_settings_table_has_every_setting_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(GENMILL_[A-Z_]+)` \| (.+?) \| ", OPERATING, re.MULTILINE))
+
+    assert set(rows) == {f"GENMILL_{name.upper()}" for name in Settings.model_fields}
+    for name, field in Settings.model_fields.items():
+        if name != "models":  # a path on this machine
+            assert rows[f"GENMILL_{name.upper()}"] == shown(field.get_default(call_default_factory=True)), name
+
+
+def shown(default: Any) -> str:
+    """A default as the environment would spell it."""
+    if default is None:
+        return "none"
+    if isinstance(default, str | Enum):
+        return f"`{default}`"
+    if isinstance(default, tuple):
+        default = [float(item) if isinstance(item, int) else item for item in default]
+    return f"`{json.dumps(default)}`"
+
+
+def test_the_documented_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def compose() -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return document
+
+
+def test_compose_runs_the_processes_of_the_procfile() -> None:
+    services = compose()["services"]
+    procfile = dict(line.split(": ", 1) for line in (ROOT / "Procfile").read_text().splitlines())
+
+    assert set(services) == {"valkey", *procfile}
+    for name, command in procfile.items():
+        program = command.removeprefix("exec ").split()
+        assert services[name]["command"].split()[0] == program[0]
+        assert services[name]["command"].split()[-1] == program[-1]
+
+
+@pytest.mark.parametrize("setting", ["--appendonly yes", "--maxmemory-policy noeviction"])
+def test_compose_keeps_the_queue(setting: str) -> None:
+    assert setting in compose()["services"]["valkey"]["command"]
+
+
+def test_compose_names_only_settings_that_exist() -> None:
+    named = {name for service in compose()["services"].values() for name in service.get("environment", {})}
+    known = {f"GENMILL_{name.upper()}" for name in Settings.model_fields}
+
+    assert {name for name in named if name.startswith("GENMILL_")} <= known
