@@ -104,7 +104,14 @@ class Claim:
     rows: int
     cost_ms: float
     parent: str | None
+    crashes: int
+    timeout_s: float | None
     call: tuple[str, list[Any], dict[str, Any]]
+
+    @property
+    def is_suspect(self) -> bool:
+        """It was on board when a worker died; it runs alone until it has ended."""
+        return self.crashes > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ PREFIXES = {
     "vt": "gm:vt",
     "vclock": "gm:vclock",
     "run": "gm:run:",
+    "lease": "gm:lease:",
     "lim": "gm:lim",
     "ttl": "gm:ttl",
     "wake": "gm:wake:",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +16,10 @@ from genmill.keys import CALLBACKS, JobClass
 from genmill.registry import BUILTIN_MODELS, field_faults, summary
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+_SCOPE = re.compile(r"all|(class|model|host|tenant|weight):[^\s:]+|host:[^\s]+|tc:[^\s:]+:(p[0-3]|callbacks)")
+_SCOPES_SHOWN = "all, class:<queue>, model:<name>, tenant:<name>, tc:<tenant>:<queue>, host:<host>, weight:<tenant>"
 
 
 class Durability(StrEnum):
@@ -73,6 +78,16 @@ class Settings(BaseSettings):
         if set(delays) != {c.value for c in JobClass}:
             raise ValueError(f"needs exactly the classes {', '.join(JobClass)}")
         return dict(delays)
+
+    @field_validator("limits")
+    @classmethod
+    def _known_scopes(cls, limits: Mapping[str, float]) -> Mapping[str, float]:
+        for scope, value in limits.items():
+            if not _SCOPE.fullmatch(scope):
+                raise ValueError(f"{scope!r} is no scope; there are {_SCOPES_SHOWN}")
+            if scope.startswith("weight:") and value <= 0:
+                raise ValueError(f"{scope} must be above 0, got {value}")
+        return dict(limits)
 
     @model_validator(mode="after")
     def _coherent(self) -> Settings:

@@ -65,6 +65,8 @@ class Scheduler:
             except RedisError as err:
                 log.warning("no answer from Redis, trying again: %s", err)
                 self.note_outage()
+            except Exception:  # the edge of the process: one bad record must not stop reaping for all
+                log.exception("a tick failed, trying again")
             stop.wait(TICK_S)
         self._resign()
 

@@ -52,9 +52,10 @@ def main() -> None:
     parser.add_argument("--captions", type=Path, default=captions.OUT)
     parser.add_argument("--count", type=int, default=200, help="captions at the default settings")
     parser.add_argument("--count-others", type=int, default=100, help="captions at each other setting")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--render-only", action="store_true", help="write the card from the kept figures")
     given = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(given.threads)
     if not given.render_only:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(_measure(given), indent=2) + "\n")

@@ -68,9 +68,11 @@ def settings() -> Iterator[Setting]:
     yield Setting()
     yield Setting(size=96)
     yield from (Setting(steps=steps) for steps in (8, 12, 30, 50))
-    yield from (Setting(guidance=guidance) for guidance in (1.0, 2.0, 7.0, 9.0))
+    yield from (Setting(guidance=guidance) for guidance in (1.0, 2.0, 3.0, 5.0, 7.0, 9.0))
     yield from (Setting(scheduler=name) for name in SCHEDULERS)
-    yield Setting(strength=0.8)
+    yield from (Setting(scheduler=name, steps=8) for name in SCHEDULERS)
+    yield Setting(scheduler="PNDMScheduler", steps=30)
+    yield from (Setting(size=size, strength=0.8) for size in (64, 96))
 
 
 def shapes_figures(path: Path, count: int, count_others: int) -> dict[str, Any]:
@@ -126,12 +128,11 @@ def measure_fidelity(pipeline: StableDiffusionPipeline, setting: Setting, count:
 def draw(pipeline: StableDiffusionPipeline, setting: Setting, captions: Sequence[Caption]) -> list[Image.Image]:
     """One picture for each caption, by its own seed."""
     scheduler = getattr(diffusers, setting.scheduler).from_config(pipeline.scheduler.config)
+    components = {**pipeline.components, "scheduler": scheduler}
     if setting.strength is None:
-        drawer = StableDiffusionPipeline(
-            **{**pipeline.components, "scheduler": scheduler}, requires_safety_checker=False
-        )
+        drawer = StableDiffusionPipeline(**components, requires_safety_checker=False)
     else:
-        drawer = StableDiffusionImg2ImgPipeline.from_pipe(pipeline, scheduler=scheduler)
+        drawer = StableDiffusionImg2ImgPipeline(**components, requires_safety_checker=False)
     drawer.set_progress_bar_config(disable=True)
     pictures: list[Image.Image] = []
     for first in range(0, len(captions), AT_ONCE):
@@ -143,6 +144,7 @@ def draw(pipeline: StableDiffusionPipeline, setting: Setting, captions: Sequence
 @torch.no_grad()
 def measure_batching(pipeline: StableDiffusionPipeline, tries: int = 30) -> dict[str, Any]:
     """The denoiser's milliseconds a row at several batch sizes, the best of `tries` on two threads."""
+    torch.set_num_threads(2)
     taken = {rows: _best_ms(pipeline, rows, tries) / rows for rows in (1, 2, 4, 8, 16, 32, 64)}
     return {
         "ms_per_row": {str(rows): value for rows, value in taken.items()},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
+import uuid
 from datetime import timedelta
 from types import FrameType
 from typing import Any
@@ -24,7 +25,6 @@ from rq.worker.base import BaseWorker, DequeueStrategy, WorkerStatus
 
 from genmill import keys
 from genmill.errors import SettingsInvalid
-from genmill.jobs import Claim
 from genmill.queues import PriorityQueue
 from genmill.registry import ModelSpec, load_registry
 from genmill.settings import load_settings
@@ -58,9 +58,9 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
         super().__init__(*args, **kwargs)
         self._floor: Floor | None = None
         self._grace_ends: float | None = None
+        self._token = uuid.uuid4().hex
         self._next_claim = 0.0
         self._claimed_jobs = 0
-        self._is_suspended = False
 
     # ------------------------------------------------------------------ the loop
 
@@ -96,10 +96,13 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
         leases.start()
         try:
             self._loop(self._floor, burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)
-        finally:
             self._leave(self._floor)
+        except Exception:  # a fault of the worker or a lost device: its jobs' leases run out and count a crash
+            log.exception("worker %s: unexpected fault, quitting", self.name)
+            raise
+        finally:
             leases.stop()
-            self.teardown()
+            self._say_goodbye(self._floor)
         return self._claimed_jobs > 0
 
     def _loop(self, floor: Floor, *, burst: bool, max_jobs: int | None, max_idle_s: int | None) -> None:
@@ -107,31 +110,37 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
         while not self._is_over(floor):
             try:
                 self._maintain()
-                claims, why = self._claim(floor, self._jobs_left(max_jobs))
-                floor.admit(claims)
+                was_idle = floor.is_idle()
+                why = self._claim(floor, self._jobs_left(max_jobs))
                 floor.step()
                 floor.settle()
+                if not floor.is_idle():
+                    idle_since = time.monotonic()
+                elif (
+                    self._jobs_left(max_jobs) == 0
+                    or _is_past(idle_since, max_idle_s)
+                    or (burst and was_idle and why not in ("ok", "paused"))
+                ):
+                    return
+                if why != "ok":
+                    self._pause(floor)
             except RedisError as err:
                 self._weather(floor, err)
-                continue
-            if not floor.is_idle():
-                idle_since = time.monotonic()
-            elif self._jobs_left(max_jobs) == 0 or (burst and why != "ok") or _is_past(idle_since, max_idle_s):
-                return
 
-    def _claim(self, floor: Floor, most: int | None) -> tuple[tuple[Claim, ...], str]:
-        """A batch, or why there is none. Blocks on the wake key when there is nothing else to do."""
+    def _claim(self, floor: Floor, most: int | None) -> str:
+        """Take a batch on board. Returns "ok", or why there is none."""
+        floor.obey()
         if self._stop_requested or most == 0 or time.monotonic() < self._next_claim:
-            self._pause(floor)
-            return (), "paused"
+            return "paused"
         classes = self.queue_names()
-        claimed = floor.store.claim(self.name, classes, floor.wants(classes, most))
+        wants = floor.wants(classes, most)
+        claimed = floor.store.claim(self.name, classes, wants, token=self._token, is_empty=floor.is_idle())
+        self._token = uuid.uuid4().hex  # the old one is asked again when no answer came: the claim may stand
+        floor.admit(claimed.claims)
         self._claimed_jobs += len(claimed.claims)
+        self._next_claim = 0.0 if claimed.claims else time.monotonic() + BUSY_CLAIM_S
         self._note_state(floor, claimed.why)
-        if not claimed.claims:
-            self._next_claim = time.monotonic() + BUSY_CLAIM_S
-            self._pause(floor)
-        return claimed.claims, claimed.why
+        return "ok" if claimed.claims else claimed.why
 
     def _pause(self, floor: Floor) -> None:
         """Nothing on board: sleep until woken. Only threads at work: a short nap. A batch runs: no wait."""
@@ -161,11 +170,17 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
     def _leave(self, floor: Floor) -> None:
         """Settle what has ended and give the rest back."""
         try:
-            floor.give_back()
-            floor.close()
+            floor.leave()
             floor.settle()
         except RedisError as err:
-            log.warning("leases are left to run out, Redis is away: %s", err)
+            log.warning("leases are left to run out, no answer from Redis: %s", err)
+
+    def _say_goodbye(self, floor: Floor) -> None:
+        try:
+            floor.close()
+            self.teardown()
+        except RedisError as err:
+            log.warning("worker %s leaves without a word, no answer from Redis: %s", self.name, err)
 
     # ------------------------------------------------------------------ RQ's worker, kept true
 
@@ -207,16 +222,19 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
 
     def handle_payload(self, message: dict[str, Any]) -> None:
         """Commands from RQ's tools and from cancel.lua, on the subscription's thread."""
-        payload = parse_payload(message)
-        match payload["command"]:
-            case "stop-job" | "stop-execution":
-                outcome = Outcome.CANCELED if payload.get("by") == "client" else Outcome.STOPPED
-                self._stop_job(payload["job_id"], outcome)
-            case "kill-horse":
-                for claim in self._floor.board.claims() if self._floor else ():
-                    self._stop_job(claim.job_id, Outcome.STOPPED)
-            case _:
-                handle_command(self, payload)
+        try:
+            payload = parse_payload(message)
+            match payload["command"]:
+                case "stop-job" | "stop-execution":
+                    outcome = Outcome.CANCELED if payload.get("by") == "client" else Outcome.STOPPED
+                    self._stop_job(str(payload["job_id"]), outcome)
+                case "kill-horse":
+                    for claim in self._floor.board.claims() if self._floor else ():
+                        self._stop_job(claim.job_id, Outcome.STOPPED)
+                case _:
+                    handle_command(self, payload)
+        except Exception:  # the edge of the subscription's thread: a bad message must not end it
+            log.exception("command %r is not understood", message.get("data"))
 
     def _stop_job(self, job_id: str, outcome: Outcome) -> None:
         if self._floor is not None:
@@ -238,8 +256,6 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: PubSub, thread: PubSubWorkerThread) -> None:  # noqa: ARG002
         """Any trouble with Redis is waited out: a subscription that ends would miss cancels until the next renewal."""
-        if not isinstance(exc, RedisError | OSError):
-            raise exc
         log.warning("commands are not heard, subscribing again: %s", exc)
         time.sleep(REDIS_RETRY_S)
 

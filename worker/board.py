@@ -20,10 +20,13 @@ class Board:
         with self._lock:
             self._claims.update((claim.job_id, claim) for claim in claims)
 
-    def remove(self, job_id: str) -> None:
+    def remove(self, job_id: str, fence: int) -> None:
+        """Only the claim of this fence: a newer one of the same job stays."""
         with self._lock:
-            self._claims.pop(job_id, None)
-            self._progress.pop(job_id, None)
+            claim = self._claims.get(job_id)
+            if claim is not None and claim.fence == fence:
+                del self._claims[job_id]
+                self._progress.pop(job_id, None)
 
     def get(self, job_id: str) -> Claim | None:
         with self._lock:
@@ -32,6 +35,9 @@ class Board:
     def claims(self) -> list[Claim]:
         with self._lock:
             return list(self._claims.values())
+
+    def has_suspect(self) -> bool:
+        return any(claim.is_suspect for claim in self.claims())
 
     def leases(self) -> list[tuple[str, int]]:
         """(job id, fence) of everybody on board."""

@@ -1,12 +1,14 @@
-"""Plain RQ jobs: an allow-listed function, one at a time, in a thread, with RQ's timeout."""
+"""Plain RQ jobs: an allow-listed function, one at a time, in a thread of its own, for at most RQ's timeout."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import traceback
+import threading
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -28,7 +30,17 @@ class _GenerateCall(BaseModel):
 
     model: str
     input: dict[str, Any]
-    webhook: None = None
+
+
+@dataclass(slots=True)
+class _Running:
+    """A call under way. A daemon thread: it must not keep a leaving worker alive, and nothing else can end it."""
+
+    job_id: str
+    future: Future[object]
+    thread: threading.Thread
+    deadline: float
+    is_dropped: bool = False
 
 
 class CallStation:
@@ -38,13 +50,13 @@ class CallStation:
 
     def __init__(self, store: Store, registry: Registry, settings: Settings) -> None:
         self._store, self._registry, self._settings = store, registry, settings
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="call")
-        self._running: tuple[str, Future[object]] | None = None
+        self._running: _Running | None = None
         self._events: list[StationEvent] = []
-        self._refiled: list[str] = []
+        self._refiled: list[Claim] = []
 
     def free_slots(self) -> int:
-        return 0 if self._running else 1
+        """None while a thread lives, even if its job has ended: what it holds is not known."""
+        return 0 if self._running and self._running.thread.is_alive() else 1
 
     def admit(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
@@ -53,37 +65,41 @@ class CallStation:
                 if function == keys.GENERATE:
                     self._refile(claim, args, kwargs)
                 else:
-                    call = self._allowed(function)
-                    self._running = (claim.job_id, self._pool.submit(_run, call, args, kwargs))
+                    self._running = _start(claim, self._allowed(function), args, kwargs)
             except GenmillError as err:
                 failure = err if isinstance(err, JobFailure) else JobFailure(err.detail)
                 self._events.append(Failed(claim.job_id, failure))
 
     def step(self) -> list[StationEvent]:
         events, self._events = self._events, []
-        if self._running and self._running[1].done():
-            job_id, future = self._running
+        running = self._running
+        if running is None or running.is_dropped:
+            return events
+        if running.future.done():
             self._running = None
-            events.append(_outcome(job_id, future))
+            events.append(_outcome(running.job_id, running.future))
+        elif time.monotonic() > running.deadline:
+            running.is_dropped = True
+            events.append(Failed(running.job_id, JobFailure("the function ran longer than the job's timeout")))
         return events
 
     def evict(self, job_id: str) -> int | None:
         """A function cannot be stopped from outside; its result is dropped."""
-        if self._running and self._running[0] == job_id:
-            self._running = None
+        if self._running and self._running.job_id == job_id and not self._running.is_dropped:
+            self._running.is_dropped = True
             return 0
         return None
 
-    def take_refiled(self) -> list[str]:
+    def take_refiled(self) -> list[Claim]:
         """Jobs that went back to the queue as full jobs and are no longer on board."""
         refiled, self._refiled = self._refiled, []
         return refiled
 
     def is_idle(self) -> bool:
-        return self._running is None and not self._events
+        return not self._events and (self._running is None or self._running.is_dropped)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._running = None
 
     def _allowed(self, function: str) -> Callable[..., object]:
         if function not in self._settings.functions:
@@ -111,13 +127,24 @@ class CallStation:
         job_class = JobClass(claim.origin)
         request = JobRequest(claim.job_id, claim.tenant, spec, spec.parse_input(parsed.input), job_class)
         self._store.refile(claim, request)
-        self._refiled.append(claim.job_id)
+        self._refiled.append(claim)
 
 
-def _run(call: Callable[..., object], args: Sequence[Any], kwargs: dict[str, Any]) -> object:
-    value = call(*args, **kwargs)
-    json.dumps(value)  # results are stored as JSON; a value that is not fails its own job, here
-    return value
+def _start(claim: Claim, call: Callable[..., object], args: Sequence[Any], kwargs: dict[str, Any]) -> _Running:
+    future: Future[object] = Future()
+
+    def run() -> None:
+        try:
+            value = call(*args, **kwargs)
+            json.dumps(value)  # results are stored as JSON; a value that is not fails its own job, here
+            future.set_result(value)
+        except BaseException as error:  # noqa: BLE001  # the edge of the thread: SystemExit is a failure too
+            future.set_exception(error)
+
+    thread = threading.Thread(target=run, name=f"call {claim.job_id}", daemon=True)
+    deadline = time.monotonic() + (claim.timeout_s or float("inf"))
+    thread.start()
+    return _Running(claim.job_id, future, thread, deadline)
 
 
 def _outcome(job_id: str, future: Future[object]) -> StationEvent:
@@ -126,5 +153,4 @@ def _outcome(job_id: str, future: Future[object]) -> StationEvent:
         return Returned(job_id, future.result())
     failure = JobFailure(f"{type(error).__name__}: {error}")
     failure.__cause__ = error
-    failure.add_note("".join(traceback.format_exception(error)))
     return Failed(job_id, failure)

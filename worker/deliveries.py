@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
+from redis.exceptions import RedisError
 from standardwebhooks import Webhook
 
 from genmill import keys, net
@@ -33,12 +34,13 @@ def next_delay_s(
 ) -> float | None:
     """Seconds until attempt `attempt + 1` (attempts count from 1), or None when the schedule is used up.
 
-    Up to 10 % jitter spreads the retries of many jobs; a receiver's Retry-After is honoured when it is longer.
+    Up to 10 % jitter spreads the retries of many jobs; a receiver's Retry-After is honoured when it is longer, up to
+    the schedule's longest delay: a receiver cannot park a delivery for ever.
     """
     if attempt >= len(delays_s):
         return None
     planned = delays_s[attempt] * (1 + 0.1 * jitter())
-    return max(planned, retry_after_s or 0.0)
+    return max(planned, min(retry_after_s or 0.0, max(delays_s)))
 
 
 def signed_headers(message_id: str, body: bytes, secret: str, at: datetime) -> dict[str, str]:
@@ -51,8 +53,21 @@ def signed_headers(message_id: str, body: bytes, secret: str, at: datetime) -> d
     }
 
 
+def message_body(event: str, view: dict[str, Any], at: datetime) -> bytes:
+    """`{type, timestamp, data}` of at most 20 kB: what a receiver can fetch by the id goes first when it is more."""
+    data = dict(view)
+    message = {"type": f"job.{event}", "timestamp": at.isoformat(), "data": data}
+    body = json.dumps(message, separators=(",", ":")).encode()
+    for name in ("input", "metadata", "text", "outputs"):
+        if len(body) <= MAX_BODY_BYTES:
+            break
+        data.pop(name, None)
+        body = json.dumps(message, separators=(",", ":")).encode()
+    return body
+
+
 class DeliveryStation:
-    """Deliveries in threads. The body is fixed at the first attempt, so that every attempt sends the same bytes."""
+    """Deliveries in threads, as many at once as there are slots."""
 
     batch_key = keys.CALLBACKS
 
@@ -90,18 +105,23 @@ class DeliveryStation:
         return Postponed(job_id, 5.0, DeliveryFailed(f"{type(error).__name__}: {error}"))
 
     def _deliver(self, claim: Claim) -> StationEvent:
+        """One attempt. Raises RedisError; whatever else goes wrong is an attempt that failed."""
         redis: Any = self._store.redis
+        url, owner = redis.hmget(keys.job(claim.job_id), "url", "owner")
+        if url is None:
+            return Failed(claim.job_id, DeliveryFailed("the delivery was deleted"))
         attempt = int(redis.hincrby(keys.job(claim.job_id), "attempts", 1))
-        url_raw, body = redis.hmget(keys.job(claim.job_id), "url", "body")
-        url = (url_raw or b"").decode()
-        if body is None:
-            body = self._body(claim)
-            redis.hset(keys.job(claim.job_id), "body", body)
-        status, retry_after_s, detail = self._send(claim, url, body)
+        try:
+            status, retry_after_s, detail = self._send(claim, url.decode(), (owner or b"default").decode())
+        except RedisError:
+            raise
+        except Exception as err:  # the edge of a delivery's thread: a fault of ours must not skip the schedule
+            log.exception("delivery %s", claim.job_id)
+            status, retry_after_s, detail = 0, None, f"{type(err).__name__}: {err}"
         self._log(redis, claim, attempt, status, detail)
         if 200 <= status < 300:
             return Returned(claim.job_id, {"status": status, "attempt": attempt})
-        error = DeliveryFailed(f"{url.split('?')[0]}: {detail}")
+        error = DeliveryFailed(f"{url.decode().split('?')[0]}: {detail}")
         delay_s = None if status == GONE else self._next_delay(attempt, retry_after_s)
         if delay_s is None:
             return Failed(claim.job_id, error)
@@ -111,31 +131,27 @@ class DeliveryStation:
         return next_delay_s(self._settings.callback_delays_s, attempt, retry_after_s, random.random)
 
     def _body(self, claim: Claim) -> bytes:
+        """The body of the first attempt, kept, so that every attempt sends the same bytes."""
+        redis: Any = self._store.redis
+        kept: bytes | None = redis.hget(keys.job(claim.job_id), "body")
+        if kept is not None:
+            return kept
         job_id, event = claim.call[1]
         record = self._store.get(job_id)
         view: dict[str, Any] = {"id": job_id} if record is None else job_view(record, self._links)
-        message = {"type": f"job.{event}", "timestamp": datetime.now(UTC).isoformat(), "data": view}
-        body = json.dumps(message, separators=(",", ":")).encode()
-        if len(body) > MAX_BODY_BYTES:
-            view.pop("input", None)
-            view.pop("metadata", None)
-            body = json.dumps(message, separators=(",", ":")).encode()
+        body = message_body(event, view, datetime.now(UTC))
+        redis.hset(keys.job(claim.job_id), "body", body)
         return body
 
-    def _send(self, claim: Claim, url: str, body: bytes) -> tuple[int, float | None, str]:
+    def _send(self, claim: Claim, url: str, tenant: str) -> tuple[int, float | None, str]:
         """(HTTP status or 0, Retry-After, one line about it)."""
-        secret = self._links.webhook_secret(self._tenant(claim))
-        headers = signed_headers(claim.job_id, body, secret, datetime.now(UTC))
+        body = self._body(claim)
+        headers = signed_headers(claim.job_id, body, self._links.webhook_secret(tenant), datetime.now(UTC))
         try:
             reply = net.post(url, body, headers, self._settings)
         except GenmillError as err:
             return 0, None, err.detail
         return reply.status, reply.retry_after_s, f"answered {reply.status}"
-
-    def _tenant(self, claim: Claim) -> str:
-        redis: Any = self._store.redis
-        owner = redis.hget(keys.job(claim.parent or ""), "tenant")
-        return str(owner.decode()) if owner else "default"
 
     def _log(self, redis: Any, claim: Claim, attempt: int, status: int, detail: str) -> None:
         key = keys.deliveries(claim.parent or claim.job_id)

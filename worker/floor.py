@@ -17,7 +17,7 @@ from genmill.links import Links
 from genmill.registry import ModelSpec, Registry
 from genmill.settings import Settings
 from genmill.storage import open_storage
-from genmill.store import Outcome, Settlement, Store
+from genmill.store import Outcome, Settlement, Store, Want
 from worker.board import Board
 from worker.calls import CallStation
 from worker.deliveries import DeliveryStation
@@ -46,23 +46,27 @@ class Floor:
         self._deliveries = DeliveryStation(store, settings, Links(settings))
         self._unsettled: list[Settlement] = []
         self._stops: deque[tuple[str, Outcome]] = deque()
-        self._lost: deque[str] = deque()
+        self._lost: deque[tuple[str, int]] = deque()
 
-    def wants(self, classes: Sequence[str], most: int | None) -> list[tuple[str, int, bool]]:
-        """What to ask the queue for, in rows: nothing while the storage does not keep up."""
-        if self._uploads.pending() >= MAX_PENDING_UPLOADS:
+    def wants(self, classes: Sequence[str], most: int | None) -> list[Want]:
+        """What to ask the queue for: nothing while the storage does not keep up, or a suspect runs alone."""
+        if self._uploads.pending() >= MAX_PENDING_UPLOADS or self.board.has_suspect():
             return []
-        wants: list[tuple[str, int, bool]] = [(keys.CALL_BATCH_KEY, self._calls.free_slots(), True)]
+        wants = [Want(keys.CALL_BATCH_KEY, self._calls.free_slots(), is_resident=True)]
         if keys.CALLBACKS in classes:
-            wants.append((keys.CALLBACKS, self._deliveries.free_slots(), True))
+            wants.append(Want(keys.CALLBACKS, self._deliveries.free_slots(), is_resident=True))
         if set(classes) - {keys.CALLBACKS}:
             wants += self.residents.wants()
-        return [(key, slots if most is None else min(slots, most), has) for key, slots, has in wants if slots > 0]
+        bounded = (want._replace(slots=want.slots if most is None else min(want.slots, most)) for want in wants)
+        return [want for want in bounded if want.slots > 0]
 
     def admit(self, claims: Sequence[Claim]) -> None:
         """Put a batch (one batch key) on its station; a model that does not load fails its jobs, with the reason."""
         if not claims:
             return
+        for claim in claims:
+            if (old := self.board.get(claim.job_id)) is not None:  # we lost its lease and got it again
+                self._leave(old)
         self.board.add(claims)
         try:
             station = self._station(claims[0].batch_key)
@@ -76,12 +80,12 @@ class Floor:
             log.exception("batch %s cannot start", claims[0].batch_key)
             failure = ModelUnavailable(f"{claims[0].batch_key}: {err}")
             self._record([Failed(claim.job_id, failure) for claim in claims])
-        for job_id in self._calls.take_refiled():
-            self.board.remove(job_id)
+        for claim in self._calls.take_refiled():
+            self.board.remove(claim.job_id, claim.fence)
 
     def step(self) -> None:
         """One iteration: the most urgent engine, and whatever the thread-driven stations have ready."""
-        self._obey()
+        self.obey()
         station = earliest(self.residents.stations(), self._heads())
         for busy in (station, self._calls, self._deliveries):
             if busy is not None:
@@ -93,7 +97,7 @@ class Floor:
 
     def has_batch(self) -> bool:
         """A model is at work, so the loop should not wait."""
-        return any(not station.is_idle() for station in self.residents.stations())
+        return any(station.is_stepping() for station in self.residents.stations())
 
     def settle(self) -> None:
         """Commit all that has ended. Keeps what could not be committed for the next call; raises RedisError."""
@@ -103,7 +107,7 @@ class Floor:
             for settlement, is_ours in zip(batch, self.store.settle(batch), strict=True):
                 if not is_ours:
                     log.warning("job %s was no longer ours: its end is not recorded", settlement.job_id)
-                self.board.remove(settlement.job_id)
+                self.board.remove(settlement.job_id, settlement.fence)
             del self._unsettled[: len(batch)]
 
     def is_idle(self) -> bool:
@@ -113,25 +117,31 @@ class Floor:
         """Ask a job to leave before the next step; safe from any thread."""
         self._stops.append((job_id, outcome))
 
-    def drop_job(self, job_id: str) -> None:
-        """Its lease is lost: leave the batch and record nothing; safe from any thread."""
-        self._lost.append(job_id)
+    def drop_job(self, job_id: str, fence: int) -> None:
+        """The lease of this fence is lost: leave the batch and record nothing; safe from any thread."""
+        self._lost.append((job_id, fence))
 
-    def give_back(self) -> None:
-        """Return everybody on board to the queue with nothing charged."""
-        self._unsettled += self._uploads.take_done()
-        ended = {settlement.job_id for settlement in self._unsettled}
+    def leave(self) -> None:
+        """Return everybody on board to the queue with nothing charged, but let uploads end that can."""
         for claim in self.board.claims():
-            if claim.job_id not in ended:
+            if not self._uploads.is_pending(claim) and not self._is_ended(claim):
                 self._evict(claim)
                 self._unsettled.append(Settlement(claim.job_id, claim.fence, Outcome.RETURNED))
+        self._uploads.close()
+        self._unsettled += self._uploads.take_done()
+        stranded = [claim for claim in self.board.claims() if not self._is_ended(claim)]
+        self._unsettled += [Settlement(claim.job_id, claim.fence, Outcome.RETURNED) for claim in stranded]
 
     def close(self) -> None:
-        """Stop the threads: uploads first, so that what they finish can still be settled."""
+        """Stop all threads and free the models."""
         self._uploads.close()
         self._calls.close()
         self._deliveries.close()
         self.residents.close()
+
+    def _is_ended(self, claim: Claim) -> bool:
+        self._unsettled += self._uploads.take_done()
+        return any((s.job_id, s.fence) == (claim.job_id, claim.fence) for s in self._unsettled)
 
     def _station(self, batch_key: str) -> Station | None:
         if batch_key == keys.CALL_BATCH_KEY:
@@ -152,20 +162,25 @@ class Floor:
         found = [s for s in self.residents.stations() if s.batch_key == claim.batch_key]
         return found[0].evict(claim.job_id) if found else None
 
-    def _obey(self) -> None:
+    def obey(self) -> None:
+        """Let those go whose lease is lost or whose end was asked for."""
         while self._lost:
-            claim = self.board.get(self._lost.popleft())
-            if claim is not None:
-                log.warning("job %s: the lease was lost, it leaves the batch", claim.job_id)
-                self._evict(claim)
-                self.board.remove(claim.job_id)
+            job_id, fence = self._lost.popleft()
+            claim = self.board.get(job_id)
+            if claim is not None and claim.fence == fence and not self._is_ended(claim):
+                self._leave(claim)
         while self._stops:
             job_id, outcome = self._stops.popleft()
             claim = self.board.get(job_id)
-            step = None if claim is None or self._uploads.is_pending(job_id) else self._evict(claim)
+            step = None if claim is None or self._uploads.is_pending(claim) else self._evict(claim)
             if claim is not None and step is not None:
                 error = JobCanceled(f"interrupted at step {step}")
                 self._unsettled.append(Settlement(job_id, claim.fence, outcome, error=error))
+
+    def _leave(self, claim: Claim) -> None:
+        log.warning("job %s: the lease was lost, it leaves the batch", claim.job_id)
+        self._evict(claim)
+        self.board.remove(claim.job_id, claim.fence)
 
     def _record(self, events: Iterable[StationEvent]) -> None:
         for event in events:

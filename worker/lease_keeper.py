@@ -19,8 +19,8 @@ PROGRESS_S = 0.25
 
 
 class LeaseKeeper(threading.Thread):
-    """Renews every `renew_s`. `on_lost` and `on_cancel` are called from this thread with a job id, `heartbeat`
-    once a renewal.
+    """Renews every `renew_s`. `on_lost` (job id, fence) and `on_cancel` (job id) are called from this thread,
+    `heartbeat` once a renewal.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class LeaseKeeper(threading.Thread):
         board: Board,
         *,
         heartbeat: Callable[[], None],
-        on_lost: Callable[[str], None],
+        on_lost: Callable[[str, int], None],
         on_cancel: Callable[[str], None],
     ) -> None:
         super().__init__(name="lease-keeper", daemon=True)
@@ -52,6 +52,9 @@ class LeaseKeeper(threading.Thread):
             except RedisError as err:
                 log.warning("leases not renewed, trying again: %s", err)
                 due = time.monotonic() + 1.0
+            except Exception:  # the edge of the thread: leases must outlive any fault of their keeper
+                log.exception("leases not renewed, trying again")
+                due = time.monotonic() + 1.0
 
     def renew(self) -> None:
         """One renewal; raises RedisError."""
@@ -60,7 +63,7 @@ class LeaseKeeper(threading.Thread):
         if not leases:
             return
         renewal = self._store.renew(leases)
-        for job_id in renewal.lost:
-            self._on_lost(job_id)
+        for job_id, fence in renewal.lost:
+            self._on_lost(job_id, fence)
         for job_id in renewal.canceled:
             self._on_cancel(job_id)

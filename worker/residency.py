@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from genmill.registry import ModelSpec, Registry
 from genmill.settings import Settings
 from genmill.storage import Storage
+from genmill.store import Want
 from worker.engines.base import Engine
 from worker.stations import ModelStation, Station
 
@@ -30,12 +31,12 @@ class Residents:
     def stations(self) -> Sequence[ModelStation]:
         return tuple(self._stations.values())
 
-    def wants(self) -> list[tuple[str, int, bool]]:
-        """(batch key, free slots, is resident) for every model; others only while one could be loaded."""
-        wants = [(key, station.free_slots(), True) for key, station in self._stations.items()]
+    def wants(self) -> list[Want]:
+        """What may join, for every model; for those that are not resident only while one could be loaded."""
+        wants = [Want(key, station.free_slots(), True, station.is_idle()) for key, station in self._stations.items()]
         if self._has_room():
             others = [spec for spec in self._registry.models if spec.batch_key not in self._stations]
-            wants += [(spec.batch_key, spec.max_batch, False) for spec in others]
+            wants += [Want(spec.batch_key, spec.max_batch) for spec in others]
         return wants
 
     def station_for(self, batch_key: str) -> ModelStation | None:

@@ -78,6 +78,10 @@ class ModelStation:
     def is_idle(self) -> bool:
         return self._engine.is_idle() and not self._loading and not self._refused
 
+    def is_stepping(self) -> bool:
+        """The engine has somebody on board; while inputs load there is only waiting."""
+        return not self._engine.is_idle()
+
     def close(self) -> None:
         self._engine.close()
 

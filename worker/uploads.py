@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from genmill.errors import GenmillError, JobFailure, StorageUnavailable
+from genmill.errors import JobFailure, StorageUnavailable
 from genmill.jobs import Claim
 from genmill.storage import Storage
 from genmill.store import Outcome, Settlement
@@ -42,11 +42,11 @@ class Uploader:
         self._done: queue.SimpleQueue[Settlement] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._pending: set[str] = set()
+        self._pending: set[tuple[str, int]] = set()
 
     def start(self, claim: Claim, finished: Finished) -> None:
         with self._lock:
-            self._pending.add(claim.job_id)
+            self._pending.add((claim.job_id, claim.fence))
         self._pool.submit(self._store_outputs, claim, finished)
 
     def take_done(self) -> list[Settlement]:
@@ -55,9 +55,9 @@ class Uploader:
             done.append(self._done.get())
         return done
 
-    def is_pending(self, job_id: str) -> bool:
+    def is_pending(self, claim: Claim) -> bool:
         with self._lock:
-            return job_id in self._pending
+            return (claim.job_id, claim.fence) in self._pending
 
     def pending(self) -> int:
         with self._lock:
@@ -70,19 +70,25 @@ class Uploader:
 
     def _store_outputs(self, claim: Claim, finished: Finished) -> None:
         try:
-            outputs = [self._put(claim, number, image) for number, image in enumerate(finished.images)]
-            result = result_of(finished, outputs)
-            gpu_ms = finished.receipt.gpu_ms
-            done = Settlement(claim.job_id, claim.fence, Outcome.FINISHED, result, gpu_ms=gpu_ms)
+            self._done.put(self._settlement(claim, finished))
         except StorageUnavailable:
-            return  # closing: the lease is given back
-        except (GenmillError, OSError, ValueError) as err:
-            failure = JobFailure(f"the output could not be stored: {err}")
-            done = Settlement(claim.job_id, claim.fence, Outcome.FAILED, error=failure)
+            log.warning("job %s: its outputs are not stored, the worker leaves", claim.job_id)
         finally:
             with self._lock:
-                self._pending.discard(claim.job_id)
-        self._done.put(done)
+                self._pending.discard((claim.job_id, claim.fence))
+
+    def _settlement(self, claim: Claim, finished: Finished) -> Settlement:
+        """Raises StorageUnavailable when the worker leaves before the storage is back."""
+        try:
+            outputs = [self._put(claim, number, image) for number, image in enumerate(finished.images)]
+            result = result_of(finished, outputs)
+        except StorageUnavailable:
+            raise
+        except Exception as err:  # the edge of the thread: a job that is not settled would run for ever
+            log.exception("output of %s", claim.job_id)
+            failure = JobFailure(f"the output could not be stored: {err}")
+            return Settlement(claim.job_id, claim.fence, Outcome.FAILED, error=failure)
+        return Settlement(claim.job_id, claim.fence, Outcome.FINISHED, result, gpu_ms=finished.receipt.gpu_ms)
 
     def _put(self, claim: Claim, number: int, image: Image) -> dict[str, Any]:
         body = encode_png(image)

@@ -13,7 +13,7 @@ from genmill.cli.screen import Exit, Screen
 @click.command()
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo"), show_default=True,
-    help="Folder for contact-sheet.png and report.json.",
+    help="Folder for contact-sheet.png, report.json and up.log.",
 )  # fmt: skip
 @with_json
 def demo(out: Path, screen: Screen) -> Exit:

@@ -92,11 +92,12 @@ def cancel_jobs(job_ids: tuple[str, ...], url: str | None, api_key: str | None, 
 
 
 def details(job: JobHandle) -> RenderableType:
-    """What a person wants to know of a job: for a text that succeeded the text, then the facts."""
+    """What a person wants to know of a job: the text that it wrote, if any, then the facts, then unbroken links."""
     facts = table("", "", rows=[row for row in _facts(job.data) if row[1]])
     facts.show_header = False
     heading = Text(job.id + " ") + _state(job.state)
-    return Group(*([Text(job.text)] if job.text is not None else []), heading, facts)
+    links = [Text(output["url"], no_wrap=True, overflow="ignore") for output in job.outputs]
+    return Group(*([Text(job.text)] if job.text is not None else []), heading, facts, *links)
 
 
 def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
@@ -113,7 +114,6 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
         ("ran", _seconds(timings["run_s"])),
         ("batch", batch),
         ("error", f"{error['code']}: {error['message']}" if error else ""),
-        ("output", "\n".join(output["url"] for output in view["outputs"])),
     ]
 
 

@@ -53,7 +53,7 @@ class Screen:
         if self.is_json:
             click.echo(json.dumps(document, ensure_ascii=False))
         else:
-            self.out.print(render(), markup=False)
+            self.out.print(render(), markup=False, crop=False)
 
     def say(self, line: str, style: str | None = None) -> None:
         """A remark beside the output."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from genmill.errors import GenmillError
 from genmill.up.folder import DataFolder
+from genmill.up.orphans import python_module
 from genmill.up.ports import pick_port
 from genmill.up.run import is_ready
 
@@ -32,22 +32,19 @@ class DemoFailed(GenmillError):
 
 @dataclass(frozen=True, slots=True)
 class RunningFleet:
-    """Where the demo's fleet listens. `stop` may be called more than once."""
+    """Where the demo's fleet listens."""
 
     base_url: str
     redis_url: str
-    folder: Path
-    log: Path
-    stop: Callable[[], None]
 
 
 @contextmanager
-def running_fleet() -> Iterator[RunningFleet]:
-    """Ready to take jobs; ends with the block, folder and all. Raises DemoFailed with its last log lines."""
+def running_fleet(log: Path) -> Iterator[RunningFleet]:
+    """Ready to take jobs; ends with the block, its data too; only its log stays. Raises DemoFailed."""
     with tempfile.TemporaryDirectory(prefix="genmill-demo-") as name:
         folder = Path(name)
-        port, log = pick_port(), folder / "up.log"
-        command = [sys.executable, "-m", "genmill.cli", "up", "--data", str(folder), "--port", str(port)]
+        port = pick_port()
+        command = [*python_module("genmill.cli"), "up", "--data", str(folder), "--port", str(port)]
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - ourselves
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=_environment(),
@@ -56,8 +53,7 @@ def running_fleet() -> Iterator[RunningFleet]:
         try:
             base_url = f"http://127.0.0.1:{port}"
             _wait_until_ready(process, base_url, log)
-            redis_url = DataFolder(folder).redis_url() or ""
-            yield RunningFleet(base_url, redis_url, folder, log, lambda: _stop(process))
+            yield RunningFleet(base_url, DataFolder(folder).redis_url() or "")
         finally:
             _stop(process)
 
@@ -80,11 +76,11 @@ def _wait_until_ready(process: subprocess.Popen[bytes], base_url: str, log: Path
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise DemoFailed(f"genmill up ended at its start (exit code {process.returncode}):\n{tail(log)}")
+            raise DemoFailed(f"genmill up ended at its start (exit code {process.returncode}); see {log}")
         if is_ready(base_url):
             return
         time.sleep(POLL_S)
-    raise DemoFailed(f"genmill up is not ready after {START_TIMEOUT_S:.0f} s:\n{tail(log)}")
+    raise DemoFailed(f"genmill up is not ready after {START_TIMEOUT_S:.0f} s; see {log}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -97,7 +93,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def tail(log: Path, lines: int = 15) -> str:
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])

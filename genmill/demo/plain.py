@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 from genmill.demo.fleet import DemoFailed
 from genmill.demo.plan import DemoJob
 from genmill.settings import load_settings
+from genmill.up.orphans import python_module
 
 MODULE = "worker.engines.plain"
 """Named, not imported: only the worker's room may touch torch."""
@@ -45,7 +44,7 @@ def run_plain(
         for job in jobs
     ]
     given = {"model": jobs[0].model, "device": settings.device, "calls": calls, "pictures": str(folder)}
-    report = _run([sys.executable, "-m", MODULE, str(settings.models)], json.dumps(given), folder, tell)
+    report = _run([*python_module(MODULE), str(settings.models)], json.dumps(given), folder, tell)
     pictures = {job.number: np.load(folder / f"{place}.npy")[0] for place, job in enumerate(jobs)}
     seconds = {job.number: float(took) for job, took in zip(jobs, report["seconds"], strict=True)}
     return PlainRun(pictures, seconds, {"torch": report["torch"], "threads": report["threads"]})
@@ -58,7 +57,7 @@ def _run(command: Sequence[str], given: str, folder: Path, tell: Callable[[int],
     lines: list[str] = []
     with request.open("rb") as stdin, (folder / "report.json").open("w+b") as stdout:
         process = subprocess.Popen(  # noqa: S603 - a module of ours
-            command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, text=True, env={**os.environ},
+            command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:
             for line in process.stderr or ():
@@ -70,7 +69,7 @@ def _run(command: Sequence[str], given: str, folder: Path, tell: Callable[[int],
             process.kill()
             process.wait()
         if process.returncode != 0:
-            raise DemoFailed("the plain pipeline calls failed:\n" + "\n".join(lines[-15:]))
+            raise DemoFailed(f"the plain pipeline calls failed: {lines[-1] if lines else process.returncode}")
         stdout.seek(0)
         report: dict[str, Any] = json.load(stdout)
     return report

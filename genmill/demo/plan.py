@@ -16,7 +16,8 @@ SEED = 2026
 TENANTS = ("acme", "zoo")
 TEXT_TO_IMAGE, IMAGE_TO_IMAGE, TEXTS = 40, 4, 12
 
-STEPS = (50, 40, 32, 30, 28, 24, 20, 20, 18, 16, 15, 12, 10, 8)
+LONGEST = (50, 40)
+STEPS = (30, 29, 28, 26, 25, 24, 22, 20, 20, 18, 16, 15, 14, 12, 10, 8)
 """Long jobs stand first, so that the batch is full until its end."""
 
 HEUN_STEPS = 15
@@ -56,7 +57,7 @@ def plan_jobs() -> list[DemoJob]:
 
 def _image(number: int, caption: Caption, rng: np.random.Generator) -> DemoJob:
     scheduler = tuple(SchedulerName)[number % len(SchedulerName)]
-    steps = STEPS[number * len(STEPS) // TEXT_TO_IMAGE]
+    steps = LONGEST[number] if number < len(LONGEST) else STEPS[number * len(STEPS) // TEXT_TO_IMAGE]
     size = LARGE if number % LARGE_EVERY == 3 else SMALL
     asked = {
         "prompt": str(caption),

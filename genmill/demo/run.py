@@ -23,7 +23,7 @@ from genmill.demo.receiver import Receiver, receiving
 from genmill.demo.report import machine, summary, write_report
 from genmill.demo.sheet import draw_sheet
 
-SHEET, REPORT = "contact-sheet.png", "report.json"
+SHEET, REPORT, LOG = "contact-sheet.png", "report.json", "up.log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class _Bars:
 
 
 def run_demo(out: Path, screen: Screen) -> Exit:
-    """Leaves `contact-sheet.png` and `report.json` in `out` and no process. Raises DemoFailed when it cannot go on."""
+    """Leaves a contact sheet, a report and the fleet's log in `out`, and no process. Raises DemoFailed."""
     started = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     jobs = plan_jobs()
@@ -52,7 +52,7 @@ def run_demo(out: Path, screen: Screen) -> Exit:
         work = Path(name)
         inits = draw_init_images(jobs, work)
         with receiving() as receiver:
-            outcomes = _run_on_fleet(jobs, inits, receiver, bars)
+            outcomes = _run_on_fleet(jobs, inits, receiver, bars, out / LOG)
         images = [job for job in jobs if job.is_image]
         line = bars.start("the same images one at a time", len(images))
         plain = run_plain(images, inits, work, lambda done: bars.tell(line, done))
@@ -69,10 +69,12 @@ def run_demo(out: Path, screen: Screen) -> Exit:
     return Exit.NOT_DONE if short else Exit.OK
 
 
-def _run_on_fleet(jobs: Sequence[DemoJob], inits: dict[int, Path], receiver: Receiver, bars: _Bars) -> list[Outcome]:
+def _run_on_fleet(
+    jobs: Sequence[DemoJob], inits: dict[int, Path], receiver: Receiver, bars: _Bars, log: Path
+) -> list[Outcome]:
     """Every job through HTTP on a fleet that is gone when this returns."""
     line = bars.start("starting genmill up")
-    with running_fleet() as fleet:
+    with running_fleet(log) as fleet:
         bars.finish(line)
         clients = Clients(fleet, receiver)
         line = bars.start("loading the models")
@@ -87,7 +89,7 @@ def _run_on_fleet(jobs: Sequence[DemoJob], inits: dict[int, Path], receiver: Rec
 @contextmanager
 def _bars(screen: Screen) -> Iterator[_Bars]:
     columns = (TextColumn("{task.description:<32}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=screen.err, disable=screen.is_json) as progress:
+    with Progress(*columns, console=screen.err, disable=screen.is_json, refresh_per_second=4) as progress:
         yield _Bars(progress)
 
 

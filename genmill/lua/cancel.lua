@@ -14,6 +14,6 @@ if is_queued(h) then dequeue(h) end
 redis.call('ZREM', K.scheduled .. h.origin, id)
 redis.call('LREM', K.queue .. h.origin, 0, id)
 h.worker_name, h.start_ms = nil, nil
-finish(h, {status = 'canceled', event = 'canceled', type = 3, ttl = h.failure_ttl or 604800, payload = '', exc = '',
+finish(h, {status = 'canceled', event = 'canceled', type = 3, ttl = h.failure_ttl, payload = '', exc = '',
   error = err})
 return 'dequeued'

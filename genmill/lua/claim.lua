@@ -1,18 +1,23 @@
 -- Claims one compatible batch: queued -> running, with fence, lease in every scope, RQ execution and registry.
--- ARGV: token, worker name, classes (JSON list), wants (JSON list of {batch key, slots, 1 if resident}),
---       lease ms, static limits (JSON object scope -> most live leases), execution ttl s, class delays (JSON, ms)
--- Returns {why, {id, fence, data, origin, tenant, batch_key, vd, enqueued_ms, rows, progress}, ...}; why is 'ok',
--- 'empty', 'suspended' or 'limit <scope>'. The same token returns the same batch.
+-- ARGV: token, worker name, classes (JSON list), wants (JSON list of {batch key, slots, 1 if resident, 1 if idle}),
+--       lease ms, static limits (JSON object scope -> most live leases), execution ttl s, class delays (JSON, ms),
+--       1 if the worker has nothing on board
+-- Returns {why, {id, fence, data, origin, tenant, batch_key, vd, enqueued_ms, rows, cost, parent, crashes, timeout},
+-- ...}; why is 'ok', 'empty', 'suspended', 'suspect' or 'limit <scope>'. The same token returns the same batch.
 local token, worker, classes, wants = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), cjson.decode(ARGV[4])
 local lease_ms, limits, execution_ttl, delays = tonumber(ARGV[5]), cjson.decode(ARGV[6]), ARGV[7], cjson.decode(ARGV[8])
-local why = 'empty'
+local is_empty, why = ARGV[9] == '1', 'empty'
 
-local function reply(ids)
-  local out = {#ids > 0 and 'ok' or why}
-  for _, id in ipairs(ids) do
-    out[#out + 1] = redis.call('HMGET', K.job .. id, 'fence', 'data', 'origin', 'tenant', 'batch_key', 'vd',
-      'enqueued_ms', 'rows', 'cost', 'parent')
-    table.insert(out[#out], 1, id)
+-- A lease that ran out since the claim is no longer the caller's to hear of.
+local function reply(leases)
+  local out = {#leases > 0 and 'ok' or why}
+  for _, lease in ipairs(leases) do
+    local row = redis.call('HMGET', K.job .. lease[1], 'fence', 'data', 'origin', 'tenant', 'batch_key', 'vd',
+      'enqueued_ms', 'rows', 'cost', 'parent', 'crashes', 'timeout', 'status')
+    if table.remove(row) == 'started' and tonumber(row[1]) == lease[2] then
+      table.insert(row, 1, lease[1])
+      out[#out + 1] = row
+    end
   end
   return out
 end
@@ -37,7 +42,9 @@ local function adopt(class)
     local id = redis.call('LPOP', K.queue .. class)
     if not id then return end
     local h = load(id)
-    if h.exists and not is_queued(h) and not redis.call('ZSCORE', K.run .. 'global', id) then
+    if h.status == 'queued' then  -- an entry that was pushed twice and has run since is only dropped
+      if is_queued(h) then dequeue(h) end
+      release(id)  -- a job deleted while it ran and pushed again under the same id
       if not h.batch_key then
         redis.call('HSET', K.job .. id, 'tenant', 'default', 'model', 'call', 'batch_key', 'call', 'cost', 1,
           'rows', 1, 'origin', class, 'fence', '0')
@@ -72,7 +79,7 @@ local function choose()
     local class, vd = head_of(bk)
     local model = string.match(bk, '^[^@]+')
     if class and slots > 0 and not (room('model:' .. model, 'model:*') <= 0 and blocked('model:' .. model)) then
-      local option = {bk = bk, slots = slots, vd = vd, model = model}
+      local option = {bk = bk, slots = slots, vd = vd, model = model, is_idle = want[4] == 1}
       if want[3] == 1 then if not resident or vd < resident.vd then resident = option end
       elseif not other or vd < other.vd then other = option end
     end
@@ -104,14 +111,17 @@ end
 -- nil for a job that RQ itself canceled or deleted while it stood in its lane: it only leaves the lane.
 local function lease(id, class, bk, tenant)
   local h = load(id)
-  local is_claimable = h.status == 'queued'
-  h.origin, h.batch_key, h.tenant = class, bk, tenant
+  h.lane, h.origin, h.batch_key, h.tenant = class, class, bk, tenant
   dequeue(h)
-  if not is_claimable then return nil end
+  if h.status == 'canceled' then emit_callback(h, 'canceled') end
+  if h.status ~= 'queued' then return nil end
   h.fence = h.fence + 1
   redis.call('HSET', K.job .. id, 'status', 'started', 'started_at', iso(), 'last_heartbeat', iso(),
-    'worker_name', worker, 'fence', int(h.fence), 'start_ms', int(now_ms))
-  redis.call('HDEL', K.job .. id, 'ended_at', 'ended_ms', 'error', 'exc_info', 'progress')
+    'worker_name', worker, 'fence', int(h.fence), 'start_ms', int(now_ms), 'origin', class, 'batch_key', bk,
+    'tenant', tenant)
+  redis.call('HSET', K.lease .. id, 'origin', class, 'tenant', tenant, 'model', h.model or '', 'worker', worker,
+    'fence', int(h.fence))
+  redis.call('HDEL', K.job .. id, 'lane', 'ended_at', 'ended_ms', 'error', 'exc_info', 'progress')
   redis.call('PERSIST', K.job .. id)
   redis.call('ZADD', K.run .. 'global', now_ms + lease_ms, id)
   for _, scope in ipairs(scopes(h)) do redis.call('SADD', K.run .. scope, id) end
@@ -127,7 +137,7 @@ local function lease(id, class, bk, tenant)
   return h
 end
 
-local pick, ids = choose(), {}
+local pick, leases = choose(), {}
 if not pick then return {why} end
 local free = math.min(pick.slots, room('all'), room('model:' .. pick.model, 'model:*'))
 if free <= 0 then return {'limit all'} end
@@ -138,22 +148,29 @@ while free > 0 do
   if tenant then
     local key = class .. ':' .. pick.bk
     local id = redis.call('ZRANGE', K.lane .. key .. ':' .. tenant, 0, 0)[1]
-    local rows = tonumber(redis.call('HGET', K.job .. id, 'rows') or 1)
-    if rows > free and #ids > 0 then break end
+    local facts = redis.call('HMGET', K.job .. id, 'rows', 'crashes')
+    local rows, is_suspect = tonumber(facts[1] or 1), tonumber(facts[2] or 0) > 0
+    -- More rows than free slots: only alone on an idle station, or the job would wait for ever.
+    if rows > free and (#leases > 0 or not pick.is_idle) then break end
+    -- On board when a worker died: run alone, so that a second death tells which job it is.
+    if is_suspect and (#leases > 0 or not is_empty) then
+      why = 'suspect'
+      break
+    end
     local h = lease(id, class, pick.bk, tenant)
     if h then
       local vt = virtual_time(tenant)
       local weight = tonumber(limits['weight:' .. tenant] or 1)
       redis.call('SET', K.vclock, vt)
       redis.call('HSET', K.vt, tenant, vt + tonumber(h.cost or 1) / weight)
-      ids[#ids + 1] = id
-      free = free - rows
+      leases[#leases + 1] = {id, h.fence}
+      free = is_suspect and 0 or free - rows
     end
   end
 end
-if #ids > 0 then
-  redis.call('SET', K.token .. token, cjson.encode(ids), 'EX', 60)
+if #leases > 0 then
+  redis.call('SET', K.token .. token, cjson.encode(leases), 'EX', 60)
   local class = head_of(pick.bk)
   if class then wake(class) end
 end
-return reply(ids)
+return reply(leases)

@@ -22,7 +22,7 @@ end
 
 -- h.field for the fields that place, charge and release a job; h.exists is false for a hash that is gone.
 local FIELDS = {'status', 'origin', 'tenant', 'model', 'batch_key', 'vd', 'cost', 'rows', 'fence', 'worker_name',
-  'hook', 'crashes', 'result_ttl', 'failure_ttl', 'cancel', 'start_ms', 'expires_ms', 'parent'}
+  'hook', 'crashes', 'result_ttl', 'failure_ttl', 'cancel', 'start_ms', 'expires_ms', 'lane'}
 local function load(id)
   local values = redis.call('HMGET', K.job .. id, unpack(FIELDS))
   local h = {id = id}
@@ -31,8 +31,9 @@ local function load(id)
   return h
 end
 
+-- The field `lane` is the class whose lane the job stands in; RQ rewrites `origin` when it enqueues a job again.
 local function is_queued(h)
-  return h.batch_key ~= nil and redis.call('ZSCORE', K.ready .. h.origin .. ':' .. h.batch_key, h.id) ~= false
+  return h.lane ~= nil and redis.call('ZSCORE', K.ready .. h.lane .. ':' .. h.batch_key, h.id) ~= false
 end
 
 local function refresh_head(class, bk)
@@ -61,6 +62,8 @@ end
 
 -- Into its lane: lane, ready index, fair index, head; wakes one worker.
 local function enqueue(h)
+  redis.call('HSET', K.job .. h.id, 'lane', h.origin)
+  if h.expires_ms then redis.call('ZADD', K.ttl, h.expires_ms, h.id) end
   local key = h.origin .. ':' .. h.batch_key
   redis.call('ZADD', K.lane .. key .. ':' .. h.tenant, h.vd, h.id)
   redis.call('ZADD', K.ready .. key, h.vd, h.id)
@@ -71,7 +74,7 @@ local function enqueue(h)
 end
 
 local function dequeue(h)
-  local key = h.origin .. ':' .. h.batch_key
+  local key = h.lane .. ':' .. h.batch_key
   local lane = K.lane .. key .. ':' .. h.tenant
   redis.call('ZREM', lane, h.id)
   redis.call('ZREM', K.ready .. key, h.id)
@@ -80,7 +83,7 @@ local function dequeue(h)
     redis.call('ZREM', K.act .. key, h.tenant)
     redis.call('SREM', K.parked .. key, h.tenant)
   end
-  refresh_head(h.origin, h.batch_key)
+  refresh_head(h.lane, h.batch_key)
 end
 
 -- The scopes that count a job, most general first. Deliveries count only for their queue and their host.
@@ -108,15 +111,22 @@ local function unpark(tenant)
   end
 end
 
--- Gives up lease and execution in every scope, and takes the job's tenant out of parking.
-local function release(h)
-  redis.call('ZREM', K.run .. 'global', h.id)
-  for _, scope in ipairs(scopes(h)) do redis.call('SREM', K.run .. scope, h.id) end
-  local execution, worker = execution_of(h), h.worker_name or ''
-  redis.call('ZREM', K.wip .. h.origin, execution)
-  redis.call('DEL', K.execution .. execution, K.executions .. h.id)
-  redis.call('SREM', K.worker .. worker .. ':executions', execution)
-  unpark(h.tenant)
+-- Gives up lease and execution in every scope, and takes the job's tenant out of parking. What to give up stands in
+-- the lease itself: it must work when RQ has deleted or rewritten the job. Returns the lease's fence, nil without one.
+local function release(id)
+  local key = K.lease .. id
+  local l = redis.call('HMGET', key, 'origin', 'tenant', 'model', 'worker', 'fence')
+  redis.call('ZREM', K.run .. 'global', id)
+  if not l[1] then return nil end
+  for _, scope in ipairs(scopes({origin = l[1], tenant = l[2], model = l[3]})) do
+    redis.call('SREM', K.run .. scope, id)
+  end
+  local execution = id .. ':f' .. l[5]
+  redis.call('ZREM', K.wip .. l[1], execution)
+  redis.call('DEL', K.execution .. execution, K.executions .. id, key)
+  redis.call('SREM', K.worker .. l[4] .. ':executions', execution)
+  unpark(l[2])
+  return tonumber(l[5])
 end
 
 -- The outbox: the delivery becomes a job of the queue `callbacks` in the same script as the commit it reports.
@@ -129,7 +139,7 @@ local function emit_callback(h, event)
     'data', cjson.encode({'worker.tasks.deliver', cjson.null, {h.id, event}, {}}),
     'description', 'deliver ' .. event .. ' of ' .. h.id, 'timeout', 60, 'result_ttl', 86400, 'failure_ttl', 604800,
     'tenant', 'host:' .. host, 'model', 'callback', 'batch_key', 'callbacks', 'vd', int(now_ms), 'cost', 1,
-    'rows', 1, 'fence', 0, 'parent', h.id, 'url', h.hook, 'enqueued_ms', int(now_ms))
+    'rows', 1, 'fence', 0, 'parent', h.id, 'owner', h.tenant, 'url', h.hook, 'enqueued_ms', int(now_ms))
   enqueue(load(id))
 end
 
@@ -138,20 +148,28 @@ end
 local function finish(h, o)
   local key, stream = K.job .. h.id, K.results .. h.id
   redis.call('HSET', key, 'status', o.status, 'ended_at', iso(), 'ended_ms', int(now_ms), 'error', o.error)
-  redis.call('HDEL', key, 'cancel', 'progress')
+  redis.call('HDEL', key, 'cancel', 'progress', 'lane')
   local entry = {'type', o.type, 'worker_name', h.worker_name or '', 'execution_id', 'f' .. int(h.fence),
     'execution_started_at', tostring(tonumber(h.start_ms or now_ms) / 1000), 'execution_ended_at', int(now_s)}
   if o.payload ~= '' then entry[#entry + 1] = 'return_value'; entry[#entry + 1] = o.payload end
   if o.exc ~= '' then entry[#entry + 1] = 'exc_string'; entry[#entry + 1] = o.exc end
   redis.call('XADD', stream, 'MAXLEN', 10, '*', unpack(entry))
   local registry = ({finished = K.finished, failed = K.failed, canceled = K.canceled, stopped = K.failed})[o.status]
-  redis.call('ZADD', registry .. h.origin, now_s + o.ttl, h.id)
-  redis.call('EXPIRE', key, o.ttl)
-  redis.call('EXPIRE', stream, o.ttl)
+  local ttl = tonumber(o.ttl or 604800)
+  redis.call('ZADD', registry .. h.origin, ttl < 0 and '+inf' or now_s + ttl, h.id)
+  for _, each in ipairs({key, stream}) do
+    if ttl < 0 then redis.call('PERSIST', each) else redis.call('EXPIRE', each, ttl) end  -- -1: RQ's "for ever"
+  end
   local worker = K.worker .. (h.worker_name or '')
   if redis.call('EXISTS', worker) == 1 and h.start_ms then
     redis.call('HINCRBY', worker, o.status == 'finished' and 'successful_job_count' or 'failed_job_count', 1)
     redis.call('HINCRBYFLOAT', worker, 'total_working_time', (now_ms - tonumber(h.start_ms)) / 1000)
   end
   emit_callback(h, o.event)
+end
+
+-- RQ itself ended a running job (its cancel or delete): free its slots; a canceled one still tells its webhook.
+local function end_foreign(h)
+  local had_lease = release(h.id) ~= nil
+  if had_lease and h.status == 'canceled' then emit_callback(h, 'canceled') end
 end

@@ -5,15 +5,15 @@
 local most, max_crashes = tonumber(ARGV[1]), tonumber(ARGV[2])
 local counts = {0, 0, 0, 0}
 local function fail(h, err, event, status)
-  finish(h, {status = status or 'failed', event = event, type = 2, ttl = h.failure_ttl or 604800, payload = '',
+  finish(h, {status = status or 'failed', event = event, type = 2, ttl = h.failure_ttl, payload = '',
     exc = '', error = err})
 end
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.run .. 'global', 0, now_ms, 'LIMIT', 0, most)) do
   local h = load(id)
-  if not h.exists then redis.call('ZREM', K.run .. 'global', id)
+  if h.status ~= 'started' then end_foreign(h)
   else
-    release(h)
+    release(id)
     local crashes = redis.call('HINCRBY', K.job .. id, 'crashes', 1)
     if h.cancel then fail(h, ARGV[5], 'canceled', 'canceled'); counts[4] = counts[4] + 1
     elseif crashes >= max_crashes then fail(h, ARGV[3], 'failed'); counts[2] = counts[2] + 1

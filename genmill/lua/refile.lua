@@ -4,7 +4,7 @@
 local id, fence = ARGV[1], ARGV[2]
 local h = load(id)
 if h.status ~= 'started' or h.fence ~= tonumber(fence) then return 'stale' end
-release(h)
+release(id)
 redis.call('HSET', K.job .. id, unpack(ARGV, 3))
 local delay = tonumber(redis.call('HGET', K.job .. id, 'delay_ms') or 0)
 redis.call('HSET', K.job .. id, 'status', 'queued', 'vd', int(now_ms + delay), 'enqueued_ms', int(now_ms))

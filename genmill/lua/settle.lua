@@ -7,22 +7,26 @@
 local id, fence, outcome, payload, err, exc, gpu_ms, delay_ms = unpack(ARGV)
 local h = load(id)
 if not h.exists or h.fence ~= tonumber(fence) then return 'stale' end
-if h.status ~= 'started' then return redis.call('HGET', K.job .. id, 'settled') == fence and 'again' or 'stale' end
+if h.status ~= 'started' then
+  if redis.call('HGET', K.job .. id, 'settled') == fence .. ':' .. outcome then return 'again' end
+  if h.status ~= 'queued' then end_foreign(h) end
+  return 'stale'
+end
 
-release(h)
+release(id)
 local charged = outcome == 'returned' and 0 or tonumber(gpu_ms)
 local vt = virtual_time(h.tenant)
 redis.call('HSET', K.vt, h.tenant, math.max(0, vt + charged - tonumber(h.cost or 1)))
-redis.call('HSET', K.job .. id, 'settled', fence)
+redis.call('HSET', K.job .. id, 'settled', fence .. ':' .. outcome)
 wake(h.origin)
 
-if outcome == 'returned' then
+if h.cancel and (outcome == 'returned' or outcome == 'scheduled') then
+  finish(h, {status = 'canceled', event = 'canceled', type = 3, ttl = h.failure_ttl, payload = '', exc = '',
+    error = '{"code": "canceled", "message": "The job was canceled."}'})
+elseif outcome == 'returned' then
   redis.call('HSET', K.job .. id, 'status', 'queued')
   redis.call('HDEL', K.job .. id, 'progress')
-  if h.cancel then
-    finish(h, {status = 'canceled', event = 'canceled', type = 3, ttl = h.failure_ttl, payload = '', exc = '',
-      error = err})
-  else enqueue(h) end
+  enqueue(h)
 elseif outcome == 'scheduled' then
   redis.call('HSET', K.job .. id, 'status', 'scheduled', 'error', err)
   redis.call('ZADD', K.scheduled .. h.origin, math.floor((now_ms + tonumber(delay_ms)) / 1000), id)
@@ -31,6 +35,6 @@ else
   finish(h, {status = outcome, payload = payload, error = err, exc = exc,
     event = ({finished = 'succeeded', failed = 'failed', canceled = 'canceled', stopped = 'canceled'})[outcome],
     type = ({finished = 1, failed = 2, canceled = 3, stopped = 3})[outcome],
-    ttl = outcome == 'finished' and (h.result_ttl or 604800) or (h.failure_ttl or 604800)})
+    ttl = outcome == 'finished' and h.result_ttl or h.failure_ttl})
 end
 return 'ok'

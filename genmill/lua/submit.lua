@@ -22,7 +22,6 @@ if tonumber(ttl) > 0 then
   local expires_ms = now_ms + tonumber(ttl) * 1000
   vd = math.min(vd, math.max(now_ms, expires_ms - tonumber(at.cost)))
   redis.call('HSET', K.job .. id, 'expires_ms', int(expires_ms))
-  redis.call('ZADD', K.ttl, expires_ms, id)
 end
 redis.call('HSET', K.job .. id, 'status', 'queued', 'created_at', iso(), 'enqueued_at', iso(),
   'enqueued_ms', int(now_ms), 'vd', int(vd), 'fence', '0', unpack(fields))

@@ -9,7 +9,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import Redis
 from redis.exceptions import NoScriptError
@@ -54,9 +54,20 @@ class Settlement:
     delay_ms: int = 0
 
 
+class Want(NamedTuple):
+    """What a worker asks for: rows of one batch key. `is_idle`: nothing of this key is on board."""
+
+    batch_key: str
+    slots: int
+    is_resident: bool = False
+    is_idle: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    lost: frozenset[str]
+    """`lost` are (job id, fence) pairs."""
+
+    lost: frozenset[tuple[str, int]]
     canceled: frozenset[str]
 
 
@@ -111,15 +122,20 @@ class Store:
         self,
         worker: str,
         classes: Sequence[str],
-        wants: Sequence[tuple[str, int, bool]],
+        wants: Sequence[Want],
+        *,
         token: str | None = None,
+        is_empty: bool = True,
     ) -> Claimed:
-        """Lease one compatible batch in one round trip. `wants`: (batch key, free slots, is resident)."""
+        """Lease one compatible batch in one round trip. `is_empty`: the worker has nothing on board.
+
+        Ask again with the same `token` when no answer came: the claim may have been made.
+        """
         args: list[str | int] = [
                 token or uuid.uuid4().hex, worker, json.dumps(list(classes)),
-                json.dumps([[key, slots, int(is_resident)] for key, slots, is_resident in wants]),
+                json.dumps([[key, slots, int(resident), int(idle)] for key, slots, resident, idle in wants]),
                 int(self.settings.lease_s * 1000), json.dumps(dict(self.settings.limits)), keys.EXECUTION_TTL_S,
-                json.dumps(self.settings.class_delay_ms),
+                json.dumps(self.settings.class_delay_ms), int(is_empty),
             ]  # fmt: skip
         reply = self._scripts["claim"](args=args)
         return Claimed(tuple(_claim(row) for row in reply[1:] if row[1] is not None), reply[0].decode())
@@ -144,7 +160,11 @@ class Store:
         """Extend leases; tells which are lost and which a client wants stopped."""
         pairs: list[str | int] = [part for lease in leases for part in lease]
         lost, canceled = self._scripts["renew"](args=[int(self.settings.lease_s * 1000), *pairs])
-        return Renewal(frozenset(i.decode() for i in lost), frozenset(i.decode() for i in canceled))
+        pairs_lost = zip(lost[::2], lost[1::2], strict=True)
+        return Renewal(
+            frozenset((job_id.decode(), int(fence)) for job_id, fence in pairs_lost),
+            frozenset(job_id.decode() for job_id in canceled),
+        )
 
     def reap(self, most: int = 200) -> Reaped:
         """Requeue or fail what expired leases and times to live left behind."""
@@ -267,23 +287,25 @@ def _flat(fields: Mapping[str, Any]) -> list[Any]:
 
 def _settle_args(settlement: Settlement) -> list[Any]:
     payload = b64encode(json.dumps(settlement.result).encode()) if settlement.result is not None else ""
-    exc = b64encode(zlib.compress(settlement.exc.encode())) if settlement.exc else ""
+    # A traceback holds whatever a job's input held, lone surrogates too.
+    exc = b64encode(zlib.compress(settlement.exc.encode("utf-8", "replace"))) if settlement.exc else ""
     error = error_json(settlement.error) if settlement.error else ""
     head = [settlement.job_id, settlement.fence, settlement.outcome.value]
     return [*head, payload, error, exc, round(settlement.gpu_ms, 3), settlement.delay_ms]
 
 
 def _claim(row: Sequence[bytes | None]) -> Claim:
-    job_id, fence, data, origin, tenant, batch_key, vd, enqueued, rows, cost, parent = (
+    job_id, fence, data, origin, tenant, batch_key, vd, enqueued, rows, cost, parent, crashes, timeout = (
         b"" if part is None else part for part in row
     )
     try:
         call = unpack_call(data)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         call = ("", [], {})  # pickled or broken: the call station refuses it by name, and never unpickles
     return Claim(
         job_id.decode(), int(fence), origin.decode(), tenant.decode(), batch_key.decode(), float(vd),
-        float(enqueued or 0), int(float(rows or 1)), float(cost or 1), parent.decode() or None, call,
+        float(enqueued or 0), int(float(rows or 1)), float(cost or 1), parent.decode() or None, int(crashes or 0),
+        float(timeout) if timeout and float(timeout) > 0 else None, call,
     )  # fmt: skip
 
 

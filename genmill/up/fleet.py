@@ -7,12 +7,16 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import honcho.manager
+import honcho.process
 from honcho.environ import expand_processes, parse_procfile
 from honcho.printer import Message, Printer
+
+from genmill.up.orphans import end_with_parent
 
 KILL_MARGIN_S = 5.0
 """Time that a worker has after its own grace before it is killed."""
@@ -28,6 +32,18 @@ def find_procfile() -> Path:
     return Path(__file__).parent / "Procfile"
 
 
+class _Process(honcho.process.Process):  # type: ignore[misc]
+    """honcho's reader of one process's output. When the fleet is killed it dies, and the process is told to end."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._child_ctor = partial(honcho.process.Popen, preexec_fn=end_with_parent)
+
+    def run(self, events: Any = None, ignore_signals: bool = False) -> None:
+        end_with_parent(signal.SIGKILL)
+        super().run(events, ignore_signals)
+
+
 class Fleet(honcho.manager.Manager):  # type: ignore[misc]
     """Runs until a signal asks for the end or one process ends; then SIGTERM for all, SIGKILL after the grace.
 
@@ -41,6 +57,7 @@ class Fleet(honcho.manager.Manager):  # type: ignore[misc]
     def __init__(self, output: IO[str], grace_s: float, watch: Callable[[Fleet], None]) -> None:
         """`watch` runs in the thread about ten times a second until the end begins."""
         super().__init__(Printer(output))
+        self._process_ctor = _Process
         self.is_asked = False
         self._grace_s = grace_s + KILL_MARGIN_S
         self._watch = watch

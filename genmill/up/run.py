@@ -19,7 +19,7 @@ from genmill.settings import LOOPBACK, Settings, load_settings
 from genmill.up.fleet import Fleet, find_procfile
 from genmill.up.folder import DEFAULT_DATA, DataFolder, UpFailed
 from genmill.up.ports import is_free
-from genmill.up.valkey import EmbeddedValkey
+from genmill.up.valkey import EmbeddedValkey, refuse_leftover
 
 DECIDED = ("redis_url", "storage_url", "secret_key", "auth", "host", "port")
 """Settings that `up` may decide; the processes get them in their environment."""
@@ -43,6 +43,7 @@ def run_up(options: UpOptions) -> int:
     folder = DataFolder(options.data)
     settings = decide(options, folder)
     with folder.locked():
+        refuse_leftover(folder)
         if not is_free(settings.host, settings.port):
             raise UpFailed(f"port {settings.port} on {settings.host} is in use; choose another with --port")
         with redis_for(settings, folder) as (redis_url, valkey):
@@ -112,10 +113,16 @@ class Watch:
         if self._valkey and (code := self._valkey.exit_code()) is not None:
             fleet.say(f"Valkey ended by itself (exit code {code}); see {self._folder.valkey / 'valkey.log'}")
             fleet.terminate()
-        elif not self._is_ready and is_ready(self._settings.base_url):
+        elif not self._is_ready and is_ready(local_url(self._settings)):
             self._is_ready = True
             for line in greeting(self._settings, self._folder):
                 fleet.say(line)
+
+
+def local_url(settings: Settings) -> str:
+    """Where this machine reaches its own API, whatever name others use."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)  # noqa: S104 - read, not bound
+    return f"http://{host}:{settings.port}"
 
 
 def is_ready(base_url: str) -> bool:

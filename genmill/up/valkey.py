@@ -15,6 +15,7 @@ from redis.retry import Retry
 
 from genmill.settings import Durability
 from genmill.up.folder import DataFolder, FolderInUse, UpFailed
+from genmill.up.orphans import end_with_parent
 from genmill.up.ports import pick_port
 
 START_TIMEOUT_S = 120.0
@@ -44,6 +45,7 @@ class EmbeddedValkey:
             self._process = subprocess.Popen(  # noqa: S603 - our own binary and arguments
                 [str(server_binary()), *self._arguments(port)],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - no thread runs yet
             )  # fmt: skip
         try:
             self._wait_until_ready(log)

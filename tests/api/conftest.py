@@ -14,7 +14,7 @@ from redis import Redis
 from api.app import create_app
 from genmill import tenants
 from genmill.settings import Settings
-from genmill.store import Outcome, Settlement, Store
+from genmill.store import Outcome, Settlement, Store, Want
 from tests.conftest import SettingsFactory
 
 IMAGE_JOB: dict[str, Any] = {"model": "shapes", "input": {"prompt": "a red circle on a blue background"}}
@@ -71,6 +71,6 @@ def stored(redis: Redis, tmp_path: Path) -> Callable[[], set[str]]:
 
 def finish_one(store: Store, batch_key: str, result: dict[str, Any]) -> str:
     """Claim one job as a worker does and settle it. Returns its id."""
-    claim = store.claim("w1", ["p0", "p1", "p2", "p3"], [(batch_key, 1, True)]).claims[0]
+    claim = store.claim("w1", ["p0", "p1", "p2", "p3"], [Want(batch_key, 1)]).claims[0]
     assert store.settle([Settlement(claim.job_id, claim.fence, Outcome.FINISHED, result=result)]) == [True]
     return claim.job_id

@@ -18,6 +18,7 @@ from genmill.store import Store
 from tests.fleet import Fleet, eventually
 from tests.flow.conftest import Submit
 from tests.flow.test_faults import have_all, some_run, states
+from tests.receiver import receiving
 
 
 def test_info_shows_workers_and_waiting_jobs(fleet: Fleet, store: Store, submit: Submit, redis: Redis) -> None:
@@ -35,6 +36,22 @@ def test_burst_and_max_jobs_end_by_themselves(fleet: Fleet, store: Store, submit
     assert states(store, ids).count(JobState.SUCCEEDED) == 2
     assert fleet.worker("--burst", queues="p0 p1").wait(60) == 0
     assert states(store, ids).count(JobState.SUCCEEDED) == 5
+
+
+def test_a_burst_delivers_the_callbacks_of_its_own_jobs(fleet: Fleet, store: Store, submit: Submit) -> None:
+    with receiving() as receiver:
+        job_id = submit("captions", prompt="a red", webhook=receiver.url)
+        assert fleet.worker("--burst").wait(60) == 0
+        assert [json.loads(d.body)["data"]["id"] for d in receiver.deliveries] == [job_id]
+
+
+def test_garbage_on_the_command_channel_is_survived(fleet: Fleet, store: Store, submit: Submit, redis: Redis) -> None:
+    worker = fleet.worker("--name", "w1", queues="p1")
+    eventually(lambda: redis.hget("rq:worker:w1", "state") == b"idle", within_s=30)
+    for message in ("garbage", "[]", "{}", '{"command": "stop-job"}'):
+        redis.publish("rq:pubsub:w1", message)
+    redis.publish("rq:pubsub:w1", '{"command": "shutdown"}')
+    assert worker.wait(30) == 0
 
 
 def test_requeue_runs_a_failed_job_again(fleet: Fleet, store: Store, submit: Submit, redis: Redis) -> None:

@@ -69,7 +69,8 @@ def test_init_images_show_another_figure_on_the_same_ground(tmp_path: Path) -> N
     assert paths.keys() == edits.keys()
     for number, path in paths.items():
         job = edits[number]
-        assert Image.open(path).size == (64, 64)
+        with Image.open(path) as picture:
+            assert picture.size == (64, 64)
         assert job.start
         assert job.caption
         assert (job.start.shape, job.start.ground) == (job.caption.shape, job.caption.ground)

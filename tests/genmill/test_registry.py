@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,8 @@ def test_text_wants_one_source() -> None:
 @given(st.dictionaries(st.sampled_from([*ImageInput.model_fields, "other"]), st.none() | st.integers() | st.text()))
 def test_no_input_raises_anything_but_invalid_request(raw: dict[str, Any]) -> None:
     for model in ("shapes", "captions"):
-        try:
-            parsed = REGISTRY.get(model).parse_input(raw)
-        except InvalidRequest as err:
-            assert err.faults
-        else:
-            assert REGISTRY.get(model).cost_ms(parsed) > 0
+        with suppress(InvalidRequest):
+            assert REGISTRY.get(model).cost_ms(REGISTRY.get(model).parse_input(raw)) > 0
 
 
 def test_every_number_is_finite() -> None:

@@ -44,3 +44,9 @@ def test_settings_are_frozen() -> None:
 def test_there_is_no_signing_without_a_key() -> None:
     with pytest.raises(SettingsInvalid, match="GENMILL_SECRET_KEY"):
         load_settings(secret_key="short").signing_key()
+
+
+@pytest.mark.parametrize(("scope", "value"), [("weight:a", 0), ("tenants:a", 1), ("tc:a", 1), ("all", -1)])
+def test_limits_name_known_scopes_and_sensible_values(scope: str, value: float) -> None:
+    with pytest.raises(SettingsInvalid, match="(?i)limits"):
+        load_settings(limits={scope: value})

@@ -147,6 +147,17 @@ def test_what_ignores_the_end_is_killed_after_the_grace(start: Callable[..., Run
     eventually(lambda: gone(family))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
+def test_a_killed_run_leaves_nothing_behind(start: Callable[..., Run]) -> None:
+    run = start()
+    run.says("working", times=2)
+    family = run.family()
+    run.process.kill()
+
+    run.process.wait(30)
+    eventually(lambda: gone(family))
+
+
 def test_the_end_of_valkey_ends_the_run(start: Callable[..., Run]) -> None:
     run = start()
     run.says("genmill listens at")

@@ -11,13 +11,13 @@ from rq.serializers import JSONSerializer
 from genmill.jobs import JobRequest, JobState, new_job_id
 from genmill.keys import JobClass
 from genmill.registry import load_registry
-from genmill.store import Outcome, Settlement, Store
+from genmill.store import Outcome, Settlement, Store, Want
 from scheduler.loop import Scheduler
 from tests.conftest import SettingsFactory
 from tests.fleet import eventually
 
 SPEC = load_registry().get("shapes")
-WANTS = [(SPEC.batch_key, 8, False)]
+WANTS = [Want(SPEC.batch_key, 8, False)]
 
 
 def submit(store: Store) -> str:

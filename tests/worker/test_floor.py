@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from redis import Redis
+from rq import Queue
+from rq.job import Job
+from rq.serializers import JSONSerializer
 
 from genmill import keys
 from genmill.errors import ModelUnavailable
@@ -76,7 +79,7 @@ def test_it_asks_only_for_free_slots(floor: Floor, store: Store, engine: FakeEng
         submit(store, steps=3)
     assert claim_into(floor, most=2) == 2
     assert claim_into(floor) == 2
-    assert (SPEC.batch_key, engine.free_slots(), True) not in floor.wants(CLASSES, None)
+    assert SPEC.batch_key not in {want.batch_key for want in floor.wants(CLASSES, None)}
     assert claim_into(floor) == 0
     run_dry(floor)
     assert claim_into(floor) == 2
@@ -102,7 +105,7 @@ def test_a_canceled_job_leaves_before_the_next_step(floor: Floor, store: Store, 
 def test_a_lost_lease_records_nothing(floor: Floor, store: Store, engine: FakeEngine) -> None:
     job_id = submit(store, steps=50)
     claim_into(floor)
-    floor.drop_job(job_id)
+    floor.drop_job(job_id, 1)
     run_dry(floor)
     assert job_id not in engine.on_board
     assert state(store, job_id) is JobState.RUNNING
@@ -113,7 +116,7 @@ def test_giving_back_returns_what_has_not_ended(floor: Floor, store: Store) -> N
     claim_into(floor)
     floor.step()
     eventually(lambda: floor.uploads_pending() == 0)
-    floor.give_back()
+    floor.leave()
     floor.settle()
     assert (state(store, done), state(store, running)) == (JobState.SUCCEEDED, JobState.QUEUED)
     assert floor.is_idle()
@@ -163,11 +166,63 @@ def test_claim_and_settle_are_one_round_trip_each(
 
 
 def test_the_call_station_runs_beside_models(floor: Floor, store: Store, redis: Redis) -> None:
-    from rq import Queue
-    from rq.serializers import JSONSerializer
-
     job = Queue("p2", connection=redis, serializer=JSONSerializer).enqueue("worker.tasks.ping", {"a": [1]})
     claim_into(floor)
     run_dry(floor)
     assert job.return_value(refresh=True) == {"a": [1]}
     assert redis.zcard(keys.run_scope("global")) == 0
+
+
+def test_a_claim_of_its_own_lost_job_replaces_the_old_one(floor: Floor, store: Store, engine: FakeEngine) -> None:
+    job_id = submit(store, steps=3)
+    claim_into(floor)
+    floor.step()
+    store.redis.zadd("gm:run:global", {job_id: 1})
+    store.reap()
+    floor.drop_job(job_id, 1)  # the renewal's report comes after the new claim
+    (again,) = store.claim("w", CLASSES, floor.wants(CLASSES, None)).claims
+    floor.admit([again])
+    run_dry(floor)
+    record = store.get(job_id)
+    assert record is not None
+    assert (record.state, record.fence) == (JobState.SUCCEEDED, 2)
+
+
+def test_a_suspect_gets_no_company(floor: Floor, store: Store) -> None:
+    job_id = submit(store, steps=3)
+    store.claim("dead", CLASSES, floor.wants(CLASSES, None))
+    store.redis.zadd("gm:run:global", {job_id: 1})
+    store.reap()
+    assert claim_into(floor) == 1
+    submit(store)
+    assert floor.wants(CLASSES, None) == []
+    run_dry(floor)
+    assert claim_into(floor) == 1
+
+
+def enqueue_call(redis: Redis, function: str, *args: object, **options: int) -> Job:
+    return Queue("p1", connection=redis, serializer=JSONSerializer).enqueue(function, *args, **options)
+
+
+def test_a_call_past_its_timeout_fails_and_keeps_its_thread_out_of_the_way(
+    store: Store, redis: Redis, make_settings: SettingsFactory
+) -> None:
+    settings = make_settings(functions=("worker.tasks.ping", "time.sleep"))
+    floor = Floor(store, load_registry(), settings, load=lambda _spec: FakeEngine())
+    slow = enqueue_call(redis, "time.sleep", 3, job_timeout=1)
+    claim_into(floor)
+    run_dry(floor)
+    assert slow.get_status(refresh=True) == "failed"
+    assert keys.CALL_BATCH_KEY not in {want.batch_key for want in floor.wants(CLASSES, None)}
+    ping = enqueue_call(redis, "worker.tasks.ping", 1)
+    eventually(lambda: claim_into(floor) == 1)
+    run_dry(floor)
+    assert ping.return_value(refresh=True) == 1
+    floor.close()
+
+
+def test_an_error_that_is_no_text_still_ends_its_job(floor: Floor, store: Store, redis: Redis) -> None:
+    job = enqueue_call(redis, "worker.tasks.ping", description="x", kwargs={"\ud800": 1})
+    claim_into(floor)
+    run_dry(floor)
+    assert job.get_status(refresh=True) == "failed"

@@ -12,7 +12,7 @@ from tests.worker.doubles import FlakyStorage, receipt
 from worker.engines.base import Finished
 from worker.uploads import Uploader
 
-CLAIM = Claim("j1", 3, "p1", "a", "shapes@1/auto", 0, 0, 1, 1, None, ("f", [], {}))
+CLAIM = Claim("j1", 3, "p1", "a", "shapes@1/auto", 0, 0, 1, 1, None, 0, None, ("f", [], {}))
 FINISHED = Finished("j1", receipt(), images=(Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "blue")))
 
 
@@ -31,7 +31,20 @@ def test_outputs_go_under_job_and_fence_and_outages_are_waited_out(monkeypatch: 
 def test_a_leaving_worker_does_not_wait_for_a_dead_storage() -> None:
     uploader = Uploader(FlakyStorage(failures=10**9), threads=1)
     uploader.start(CLAIM, FINISHED)
-    assert uploader.is_pending("j1")
+    assert uploader.is_pending(CLAIM)
     uploader.close()
     assert uploader.take_done() == []
     assert uploader.pending() == 0
+
+
+def test_any_fault_of_an_upload_ends_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_image: Image.Image) -> bytes:
+        raise RuntimeError("no encoder")
+
+    monkeypatch.setattr("worker.uploads.encode_png", broken)
+    uploader = Uploader(FlakyStorage(), threads=1)
+    uploader.start(CLAIM, FINISHED)
+    (done,) = eventually(uploader.take_done)
+    assert done.outcome is Outcome.FAILED
+    assert "no encoder" in str(done.error)
+    uploader.close()

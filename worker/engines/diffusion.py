@@ -26,7 +26,8 @@ from worker.engines.sites import build_stand_ins
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
-CODA_PATIENCE = 2
+CODA_PATIENCE = 1
+"""Steps of others for which a finished picture waits to be decoded together with more of them."""
 
 
 class _Steps:

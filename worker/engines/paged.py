@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,10 +12,20 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 
 from worker.engines.sampling import SeededSampler
 
-PAGE_TOKENS = 16
-CPU_CACHE_TOKENS = 32_768
-"""On the CPU the library would take most of the machine's memory for its cache."""
-CPU_BATCH_TOKENS = 512
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Tokens of a page of the cache, of the cache at most, and of a forward at most.
+
+    Left to itself the library takes most of the device's memory, where other models live too.
+    """
+
+    page: int
+    cache: int
+    forward: int
+
+
+SIZES = {"cpu": Sizes(page=16, cache=32_768, forward=512), "cuda": Sizes(page=256, cache=131_072, forward=2_048)}
 
 
 class PagedBatch:
@@ -71,20 +82,17 @@ class PagedBatch:
 
 
 def _config(device: torch.device, max_requests: int, context: int) -> Any:
-    sizes: dict[str, int] = {}
-    if device.type == "cpu":
-        tokens = min(max_requests * (context + PAGE_TOKENS), CPU_CACHE_TOKENS)
-        sizes = {
-            "num_blocks": max(tokens, context + PAGE_TOKENS) // PAGE_TOKENS + 1,
-            "max_batch_tokens": max(CPU_BATCH_TOKENS, max_requests),
-        }
+    sizes = SIZES["cuda" if device.type == "cuda" else "cpu"]
+    longest = context + sizes.page
+    tokens = max(min(max_requests * longest, sizes.cache), longest)
     return ContinuousBatchingConfig(
-        page_size=PAGE_TOKENS if device.type == "cpu" else 256,
+        page_size=sizes.page,
+        num_blocks=tokens // sizes.page + 1,
+        max_batch_tokens=max(sizes.forward, max_requests),
         max_requests_per_batch=max_requests,
         max_blocks_per_request=0,
         allow_block_sharing=False,
         use_async_batching=False,  # the sampler needs each step's rows before the next step is made up
         use_cuda_graph=False,
         auto_switch_to_flash=False,
-        **sizes,
     )

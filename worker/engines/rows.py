@@ -96,8 +96,9 @@ class RowPlan:
         """One call of sum(counts) rows. A single call passes as it is."""
         if len(calls) == 1:
             return calls[0]
+        device = calls[0][self.names[0]].device
         return {
-            name: _joined([call[name] for call in calls], counts) if name in self.names else value
+            name: _joined([call[name] for call in calls], counts, device) if name in self.names else value
             for name, value in calls[0].items()
         }
 
@@ -149,7 +150,7 @@ def _frozen(value: Any, digests: Digests) -> Hashable:
     return id(value)
 
 
-def _joined(values: Sequence[Any], counts: Sequence[int]) -> Any:
+def _joined(values: Sequence[Any], counts: Sequence[int], device: torch.device) -> Any:
     first = values[0]
     match first:
         case None:
@@ -157,21 +158,20 @@ def _joined(values: Sequence[Any], counts: Sequence[int]) -> Any:
         case Tensor() if first.dim() > 0:
             return torch.cat(list(values))
         case dict():
-            return {name: _joined([value[name] for value in values], counts) for name in first}
+            return {name: _joined([value[name] for value in values], counts, device) for name in first}
         case list() | tuple():
-            return type(first)(_joined(parts, counts) for parts in zip(*values, strict=True))
-    return _spread(values, counts)
+            return type(first)(_joined(parts, counts, device) for parts in zip(*values, strict=True))
+    return _spread(values, counts, device)
 
 
-def _spread(values: Sequence[Any], counts: Sequence[int]) -> Tensor:
+def _spread(values: Sequence[Any], counts: Sequence[int], device: torch.device) -> Tensor:
     """Scalars as one float32 entry per row. Denoisers turn timesteps into float32 anyway, and schedulers differ
     in whether theirs are int64 or float32: their calls must join."""
-    tensor = next((value for value in values if isinstance(value, Tensor)), None)
-    repeats = torch.tensor(counts)
-    if tensor is None or tensor.device.type == "cpu":
+    if device.type == "cpu":
         flat = torch.tensor([float(value) for value in values], dtype=torch.float32)
-        return flat.repeat_interleave(repeats)
-    parts = [torch.as_tensor(value, dtype=torch.float32, device=tensor.device).reshape(1) for value in values]
+        return flat.repeat_interleave(torch.tensor(counts))
+    # reading a value would wait for the device, so that each scalar is spread where it is
+    parts = [torch.as_tensor(value, dtype=torch.float32, device=device).reshape(1) for value in values]
     return torch.cat([part.expand(count) for part, count in zip(parts, counts, strict=True)])
 
 

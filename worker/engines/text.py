@@ -45,9 +45,11 @@ class TextEngine:
     """A causal language model. A job's text depends on its input and seed, not on who else is on board."""
 
     def __init__(self, spec: ModelSpec, *, device: str | None = None) -> None:
-        """Raises ModelUnavailable when the weights cannot be loaded."""
-        model, tokenizer = _load(spec, pick_device(device))
-        self._take(spec, model, tokenizer)
+        """Raises ModelUnavailable when the weights cannot be loaded, or their cache has no room."""
+        try:
+            self._take(spec, *_load(spec, pick_device(device)))
+        except (OSError, ValueError, RuntimeError, ImportError) as error:
+            raise ModelUnavailable(f"model {spec.name}: {str(error)[:500]}") from error
 
     @classmethod
     def from_model(cls, spec: ModelSpec, model: Any, tokenizer: Any) -> Self:
@@ -175,9 +177,11 @@ class TextEngine:
 
     def _news(self, seat: _Seat) -> Event:
         """Finished at a stop string, at the model's end of text, or at the length; else progress."""
-        text, is_stopped = cut(self._text(seat), seat.input.stop)
         is_end = seat.tokens[-1] in self._eos
-        if not (is_stopped or is_end or len(seat.tokens) >= seat.max_tokens):
+        is_over = is_end or len(seat.tokens) >= seat.max_tokens
+        # decoding all of a long text at each token would cost more than its forward
+        text, is_stopped = cut(self._text(seat), seat.input.stop) if is_over or seat.input.stop else ("", False)
+        if not (is_over or is_stopped):
             return Progress(seat.job.job_id, len(seat.tokens), seat.max_tokens)
         self._leave(seat)
         reason = "stop" if is_stopped or is_end else "length"
@@ -239,11 +243,8 @@ def _eos_tokens(model: Any, tokenizer: Any) -> list[int]:
 def _load(spec: ModelSpec, device: torch.device) -> tuple[Any, Any]:
     quiet()
     place = source_arguments(spec)
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(spec.source, **place)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            spec.source, dtype=pick_dtype(spec, device), attn_implementation="sdpa", **place
-        )
-        return model.to(device).eval(), tokenizer
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
-        raise ModelUnavailable(f"model {spec.name}: {str(error)[:500]}") from error
+    tokenizer = transformers.AutoTokenizer.from_pretrained(spec.source, **place)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        spec.source, dtype=pick_dtype(spec, device), attn_implementation="sdpa", **place
+    )
+    return model.to(device).eval(), tokenizer

@@ -11,7 +11,7 @@ from rq.serializers import JSONSerializer
 from genmill import keys
 from genmill.jobs import JobState
 from genmill.registry import ModelSpec
-from genmill.store import Outcome, Settlement, Store
+from genmill.store import Outcome, Settlement, Store, Want
 from tests.conftest import SettingsFactory
 from tests.genmill.store.conftest import Submit
 
@@ -19,7 +19,7 @@ CLASSES = ["p0", "p1", "p2", "p3"]
 
 
 def claim_ids(store: Store, slots: int, spec: ModelSpec, classes: list[str] = CLASSES) -> list[str]:
-    return [c.job_id for c in store.claim("w", classes, [(spec.batch_key, slots, False)]).claims]
+    return [c.job_id for c in store.claim("w", classes, [Want(spec.batch_key, slots, False)]).claims]
 
 
 def test_a_claim_takes_urgent_classes_first_then_older_jobs(store: Store, submit: Submit, shapes: ModelSpec) -> None:
@@ -57,7 +57,7 @@ def test_a_claimed_job_is_running_in_every_place_of_rq(
     redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
 ) -> None:
     job_id = submit()
-    (claim,) = store.claim("w", CLASSES, [(shapes.batch_key, 4, False)]).claims
+    (claim,) = store.claim("w", CLASSES, [Want(shapes.batch_key, 4, False)]).claims
     job = Job.fetch(job_id, connection=redis, serializer=JSONSerializer)
     assert job.get_status() == JobStatus.STARTED
     assert job.worker_name == "w"
@@ -81,7 +81,7 @@ def test_rqs_own_cleanup_leaves_running_jobs_alone(
 
 def test_the_same_token_returns_the_same_batch(store: Store, submit: Submit, shapes: ModelSpec) -> None:
     submit(), submit()
-    wants = [(shapes.batch_key, 1, False)]
+    wants = [Want(shapes.batch_key, 1, False)]
     first = store.claim("w", CLASSES, wants, token="t1")
     again = store.claim("w", CLASSES, wants, token="t1")
     assert first == again
@@ -95,13 +95,13 @@ def test_a_tenant_at_its_cap_is_parked_and_comes_back(
     for _ in range(4):
         submit("a", store=store)
     other = submit("b", store=store)
-    claims = store.claim("w", CLASSES, [(shapes.batch_key, 8, False)]).claims
+    claims = store.claim("w", CLASSES, [Want(shapes.batch_key, 8, False)]).claims
     assert sorted(c.tenant for c in claims) == ["a", "a", "b"]
-    blocked = store.claim("w", CLASSES, [(shapes.batch_key, 8, False)])
+    blocked = store.claim("w", CLASSES, [Want(shapes.batch_key, 8, False)])
     assert (blocked.claims, blocked.why) == ((), "empty")
     done = next(c for c in claims if c.tenant == "a")
     store.settle([Settlement(done.job_id, done.fence, Outcome.FINISHED, {})])
-    assert [c.tenant for c in store.claim("w", CLASSES, [(shapes.batch_key, 8, False)]).claims] == ["a"]
+    assert [c.tenant for c in store.claim("w", CLASSES, [Want(shapes.batch_key, 8, False)]).claims] == ["a"]
     assert other in {c.job_id for c in claims}
 
 
@@ -110,7 +110,7 @@ def test_limits_of_class_model_and_fleet_hold_and_are_named(
 ) -> None:
     for _ in range(3):
         submit()
-    wants = [(shapes.batch_key, 8, False)]
+    wants = [Want(shapes.batch_key, 8, False)]
     for scope, why in {"class:p1": "class:p1", "model:shapes": "model:shapes", "all": "all"}.items():
         claimed = Store(redis, make_settings(limits={scope: 0})).claim("w", CLASSES, wants)
         assert (claimed.claims, claimed.why) == ((), f"limit {why}")
@@ -131,7 +131,7 @@ def test_published_limits_override_until_they_expire_and_older_epochs_are_refuse
 def test_a_suspended_fleet_claims_nothing(redis: Redis, store: Store, submit: Submit, shapes: ModelSpec) -> None:
     submit()
     redis.set("rq:suspended", 1)
-    assert store.claim("w", CLASSES, [(shapes.batch_key, 1, False)]).why == "suspended"
+    assert store.claim("w", CLASSES, [Want(shapes.batch_key, 1, False)]).why == "suspended"
 
 
 def test_a_resident_model_keeps_its_turn_until_another_is_overdue(
@@ -151,7 +151,7 @@ def test_a_resident_model_keeps_its_turn_until_another_is_overdue(
         redis.zadd(keys.ready("p1", "captions@1/auto"), {other: vd})
         redis.zadd("gm:act:p1:captions@1/auto", {"a": 0})
         redis.zadd(keys.batch_key_heads("p1"), {"captions@1/auto": vd})
-        wants = [(shapes.batch_key, 1, True), ("captions@1/auto", 1, False)]
+        wants = [Want(shapes.batch_key, 1, is_resident=True), Want("captions@1/auto", 1)]
         (claim,) = store.claim("w", CLASSES, wants).claims
         assert claim.batch_key == expected
         store.settle([Settlement(claim.job_id, claim.fence, Outcome.RETURNED)])
@@ -161,7 +161,7 @@ def test_a_foreign_push_of_a_plain_function_is_adopted(redis: Redis, store: Stor
     from rq import Queue
 
     job = Queue("p1", connection=redis, serializer=JSONSerializer).enqueue("worker.tasks.ping", "x")
-    (claim,) = store.claim("w", CLASSES, [(keys.CALL_BATCH_KEY, 1, True)]).claims
+    (claim,) = store.claim("w", CLASSES, [Want(keys.CALL_BATCH_KEY, 1, True)]).claims
     assert claim.job_id == job.id
     assert claim.call == ("worker.tasks.ping", ["x"], {})
 
@@ -175,6 +175,84 @@ def test_raised_limits_free_a_parked_tenant_that_runs_nothing(
         assert claim_ids(strict, 1, shapes) == []
         assert claim_ids(store, 1, shapes) == []
         free()
-        (claim,) = store.claim("w", CLASSES, [(shapes.batch_key, 1, False)]).claims
+        (claim,) = store.claim("w", CLASSES, [Want(shapes.batch_key, 1, False)]).claims
         assert claim.job_id == job_id
         store.settle([Settlement(job_id, claim.fence, Outcome.RETURNED)])
+
+
+def die_with(store: Store, spec: ModelSpec, redis: Redis) -> None:
+    """A worker takes all it can get and dies."""
+    claims = store.claim("dead", CLASSES, [Want(spec.batch_key, 32)]).claims
+    redis.zadd("gm:run:global", {claim.job_id: 1 for claim in claims})
+    store.reap()
+
+
+def test_who_was_on_board_when_a_worker_died_runs_alone(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    suspects = {submit() for _ in range(3)}
+    die_with(store, shapes, redis)
+    fresh = {submit() for _ in range(3)}
+    wants = [Want(shapes.batch_key, 8)]
+    assert store.claim("w", CLASSES, wants, is_empty=False).why == "suspect"
+    seen = []
+    while len(seen) < 3:
+        (claim,) = store.claim("w", CLASSES, wants).claims
+        assert claim.is_suspect
+        seen.append(claim.job_id)
+        store.settle([Settlement(claim.job_id, claim.fence, Outcome.FINISHED, {})])
+    assert set(seen) == suspects
+    assert {c.job_id for c in store.claim("w", CLASSES, wants, is_empty=False).claims} == fresh
+
+
+def test_a_token_replays_only_leases_that_still_hold(store: Store, submit: Submit, shapes: ModelSpec) -> None:
+    submit(), submit()
+    wants = [Want(shapes.batch_key, 2)]
+    first, second = store.claim("w", CLASSES, wants, token="t").claims
+    store.settle([Settlement(first.job_id, first.fence, Outcome.RETURNED)])
+    store.claim("other", CLASSES, wants)
+    assert store.claim("w", CLASSES, wants, token="t").claims == (second,)
+
+
+def test_a_big_job_waits_for_an_idle_station_and_blocks_it_until_then(
+    store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    big, _small = submit(num_images=4), submit()
+    assert store.claim("w", CLASSES, [Want(shapes.batch_key, 3, is_resident=True, is_idle=False)]).claims == ()
+    (claim,) = store.claim("w", CLASSES, [Want(shapes.batch_key, 3, is_resident=True)]).claims
+    assert claim.job_id == big
+
+
+def test_a_job_that_rq_moves_to_another_queue_stands_in_one_lane(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    from rq import Queue
+
+    job_id = submit(job_class="p2")
+    job = Job.fetch(job_id, connection=redis, serializer=JSONSerializer)
+    Queue("p1", connection=redis, serializer=JSONSerializer).enqueue_job(job)
+    (claim,) = store.claim("w", CLASSES, [Want(shapes.batch_key, 8)]).claims
+    assert (claim.job_id, claim.origin) == (job_id, "p1")
+    store.settle([Settlement(job_id, claim.fence, Outcome.FINISHED, {})])
+    assert list(redis.scan_iter("gm:run:*")) == []
+    assert sum(store.queue_depths().values()) == 0
+
+
+def test_an_entry_pushed_twice_does_not_run_an_ended_job_again(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    job_id = submit()
+    (claim,) = store.claim("w", CLASSES, [Want(shapes.batch_key, 8)]).claims
+    redis.rpush("rq:queue:p1", job_id)
+    store.settle([Settlement(job_id, claim.fence, Outcome.FINISHED, {})])
+    assert store.claim("w", CLASSES, [Want(shapes.batch_key, 8)]).claims == ()
+    assert redis.llen("rq:queue:p1") == 0
+
+
+def test_data_that_cannot_be_read_comes_back_as_an_empty_call(redis: Redis, store: Store, submit: Submit) -> None:
+    for data in ("[" * 100_000, b"\x80\x04K\x01.", "null", "{}"):
+        redis.hset(keys.job("odd"), mapping={"status": "queued", "data": data, "origin": "p1"})
+        redis.rpush("rq:queue:p1", "odd")
+        (claim,) = store.claim("w", CLASSES, [Want(keys.CALL_BATCH_KEY, 1)]).claims
+        assert claim.call == ("", [], {})
+        store.settle([Settlement("odd", claim.fence, Outcome.FAILED, exc="\ud800")])

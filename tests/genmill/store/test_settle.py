@@ -15,7 +15,7 @@ from genmill import keys
 from genmill.errors import GenerationFailed, IdempotencyMismatch
 from genmill.jobs import Claim, JobState
 from genmill.registry import ModelSpec
-from genmill.store import Outcome, Settlement, Store
+from genmill.store import Outcome, Settlement, Store, Want
 from tests.conftest import SettingsFactory
 from tests.genmill.store.conftest import Submit
 
@@ -23,7 +23,7 @@ CLASSES = ["p0", "p1", "p2", "p3"]
 
 
 def claim_one(store: Store, spec: ModelSpec) -> Claim:
-    (claim,) = store.claim("w", CLASSES, [(spec.batch_key, 1, False)]).claims
+    (claim,) = store.claim("w", CLASSES, [Want(spec.batch_key, 1, False)]).claims
     return claim
 
 
@@ -93,7 +93,7 @@ def test_a_commit_and_its_callback_are_one(store: Store, submit: Submit, shapes:
     job_id = submit(webhook="https://example.org/hook?x=1")
     claim = claim_one(store, shapes)
     store.settle([Settlement(job_id, claim.fence, Outcome.FINISHED, {"outputs": []})])
-    (delivery,) = store.claim("w", ["callbacks"], [(keys.CALLBACKS, 8, True)]).claims
+    (delivery,) = store.claim("w", ["callbacks"], [Want(keys.CALLBACKS, 8, True)]).claims
     assert delivery.call == (keys.DELIVER, [job_id, "succeeded"], {})
     assert (delivery.tenant, delivery.parent) == ("host:example.org", job_id)
     assert "." not in delivery.job_id
@@ -102,10 +102,10 @@ def test_a_commit_and_its_callback_are_one(store: Store, submit: Submit, shapes:
 def test_a_dead_receivers_host_has_its_own_limit(store: Store, submit: Submit, shapes: ModelSpec) -> None:
     for host in ("dead", "dead", "dead", "well"):
         submit(webhook=f"https://{host}.example/hook")
-    for claim in store.claim("w", CLASSES, [(shapes.batch_key, 8, False)]).claims:
+    for claim in store.claim("w", CLASSES, [Want(shapes.batch_key, 8, False)]).claims:
         store.settle([Settlement(claim.job_id, claim.fence, Outcome.FINISHED, {})])
     limited = Store(store.redis, store.settings.model_copy(update={"limits": {"host:*": 2}}))
-    hosts = [c.tenant for c in limited.claim("w", ["callbacks"], [(keys.CALLBACKS, 8, True)]).claims]
+    hosts = [c.tenant for c in limited.claim("w", ["callbacks"], [Want(keys.CALLBACKS, 8, True)]).claims]
     assert sorted(hosts) == ["host:dead.example", "host:dead.example", "host:well.example"]
 
 
@@ -118,7 +118,7 @@ def test_a_postponed_job_is_in_rqs_scheduled_registry(
     registry = ScheduledJobRegistry("p1", connection=redis, serializer=JSONSerializer)
     assert registry.get_job_ids() == [job_id]
     assert state(store, job_id) is JobState.QUEUED
-    assert store.claim("w", CLASSES, [(shapes.batch_key, 1, False)]).claims == ()
+    assert store.claim("w", CLASSES, [Want(shapes.batch_key, 1, False)]).claims == ()
 
 
 @pytest.mark.parametrize("job_class", CLASSES)
@@ -155,7 +155,7 @@ def test_cancel_of_an_unknown_job(store: Store) -> None:
 def test_renewal_tells_a_lost_lease(store: Store, submit: Submit, shapes: ModelSpec) -> None:
     job_id = submit()
     claim = claim_one(store, shapes)
-    assert store.renew([(job_id, claim.fence), ("ghost", 1), (job_id, 99)]).lost == {"ghost", job_id}
+    assert store.renew([(job_id, claim.fence), ("ghost", 1), (job_id, 99)]).lost == {("ghost", 1), (job_id, 99)}
     assert store.renew([(job_id, claim.fence)]).lost == frozenset()
 
 
@@ -164,14 +164,14 @@ def test_two_reapers_requeue_a_dead_workers_jobs_once(
 ) -> None:
     store = Store(redis, make_settings(lease_s=0.02, renew_s=0.01))
     ids = {submit(store=store) for _ in range(20)}
-    store.claim("dead", CLASSES, [(shapes.batch_key, 20, False)])
+    store.claim("dead", CLASSES, [Want(shapes.batch_key, 20, False)])
     counts = [0, 0]
     deadline = time.monotonic() + 5
     while sum(counts) < 20 and time.monotonic() < deadline:
         counts[0] += store.reap(7).requeued
         counts[1] += store.reap(7).requeued
     assert sum(counts) == 20
-    assert {c.job_id for c in store.claim("w", CLASSES, [(shapes.batch_key, 32, False)]).claims} == ids
+    assert sum(store.queue_depths().values()) == len(ids)
 
 
 def test_a_job_that_kills_its_workers_is_poisoned(
@@ -182,7 +182,7 @@ def test_a_job_that_kills_its_workers_is_poisoned(
     outcomes = []
     deadline = time.monotonic() + 5
     while state(store, job_id) is not JobState.FAILED and time.monotonic() < deadline:
-        store.claim("w", CLASSES, [(shapes.batch_key, 1, False)])
+        store.claim("w", CLASSES, [Want(shapes.batch_key, 1, False)])
         outcomes.append(store.reap())
     assert sum(r.requeued for r in outcomes) == 2
     assert sum(r.poisoned for r in outcomes) == 1
@@ -200,7 +200,7 @@ def test_a_job_past_its_ttl_expires_with_a_callback(
     redis.zadd("gm:ttl", {job_id: 1})
     assert store.reap().expired == 1
     assert state(store, job_id) is JobState.EXPIRED
-    assert store.claim("w", CLASSES, [(shapes.batch_key, 1, False)]).claims == ()
+    assert store.claim("w", CLASSES, [Want(shapes.batch_key, 1, False)]).claims == ()
     assert redis.zcard(keys.ready("callbacks", "callbacks")) == 1
 
 
@@ -226,7 +226,7 @@ def test_rqs_own_cancel_takes_the_job_out_of_its_lane(
     monkeypatch.setenv("GENMILL_REDIS_URL", store.settings.redis_url)
     Job.fetch(job_id, connection=redis, serializer=JSONSerializer).cancel()
     assert state(store, job_id) is JobState.CANCELED
-    assert store.claim("w", CLASSES, [(shapes.batch_key, 1, False)]).claims == ()
+    assert store.claim("w", CLASSES, [Want(shapes.batch_key, 1, False)]).claims == ()
     assert live_keys(redis) == set()
 
 
@@ -275,5 +275,76 @@ def test_a_job_that_rq_deletes_from_its_lane_leaves_nothing(
     claim = claim_one(store, shapes)
     assert claim.job_id == kept
     store.settle([Settlement(kept, claim.fence, Outcome.FINISHED, {})])
-    assert store.claim("w", CLASSES, [(shapes.batch_key, 1, False)]).claims == ()
+    assert store.claim("w", CLASSES, [Want(shapes.batch_key, 1, False)]).claims == ()
     assert live_keys(redis) == set()
+
+
+def test_a_running_job_that_rq_deletes_frees_its_slots_and_its_id(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    job_id = submit(job_id="fixed")
+    claim = claim_one(store, shapes)
+    Job.fetch(job_id, connection=redis, serializer=JSONSerializer).delete()
+    assert store.renew([(job_id, claim.fence)]).lost == {(job_id, claim.fence)}
+    redis.zadd("gm:run:global", {job_id: 1}, xx=True)
+    store.reap()
+    assert live_keys(redis) == set()
+    assert submit(job_id="fixed") == claim_one(store, shapes).job_id
+
+
+def test_a_running_job_that_rq_cancels_stays_canceled_and_tells_its_webhook(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    job_id = submit(webhook="https://example.org/h")
+    claim = claim_one(store, shapes)
+    Job.fetch(job_id, connection=redis, serializer=JSONSerializer).cancel()
+    assert store.renew([(job_id, claim.fence)]).lost == {(job_id, claim.fence)}
+    assert store.settle([Settlement(job_id, claim.fence, Outcome.FINISHED, {})]) == [False]
+    redis.zadd("gm:run:global", {job_id: 1}, xx=True)
+    store.reap()
+    assert state(store, job_id) is JobState.CANCELED
+    deliveries = store.claim("w", ["callbacks"], [Want(keys.CALLBACKS, 8)]).claims
+    assert [d.call[1] for d in deliveries] == [[job_id, "canceled"]]
+
+
+def test_a_ttl_outlives_a_claim(redis: Redis, store: Store, submit: Submit, shapes: ModelSpec) -> None:
+    job_id = submit(ttl_s=60)
+    claim = claim_one(store, shapes)
+    assert redis.zscore("gm:ttl", job_id) is None
+    store.settle([Settlement(job_id, claim.fence, Outcome.RETURNED)])
+    assert redis.zscore("gm:ttl", job_id) is not None
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SCHEDULED, Outcome.RETURNED])
+def test_a_canceled_job_that_is_put_off_ends_instead(
+    store: Store, submit: Submit, shapes: ModelSpec, outcome: Outcome
+) -> None:
+    job_id = submit()
+    claim = claim_one(store, shapes)
+    assert store.cancel(job_id) == "interrupting"
+    assert store.settle([Settlement(job_id, claim.fence, outcome, delay_ms=1000)]) == [True]
+    record = store.get(job_id)
+    assert record is not None
+    assert (record.state, record.error) == (
+        JobState.CANCELED,
+        {"code": "canceled", "message": "The job was canceled."},
+    )
+
+
+def test_rqs_result_ttl_for_ever_keeps_the_result(redis: Redis, store: Store) -> None:
+    from rq import Queue
+
+    job = Queue("p1", connection=redis, serializer=JSONSerializer).enqueue("worker.tasks.ping", result_ttl=-1)
+    (claim,) = store.claim("w", CLASSES, [Want(keys.CALL_BATCH_KEY, 1)]).claims
+    store.settle([Settlement(job.id, claim.fence, Outcome.FINISHED, "pong")])
+    assert (job.return_value(refresh=True), redis.ttl(job.key)) == ("pong", -1)
+
+
+def test_another_end_of_the_same_fence_is_not_taken_for_a_repetition(
+    store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    job_id = submit()
+    claim = claim_one(store, shapes)
+    returned = Settlement(job_id, claim.fence, Outcome.RETURNED)
+    finished = Settlement(job_id, claim.fence, Outcome.FINISHED, {})
+    assert store.settle([returned, returned, finished]) == [True, True, False]

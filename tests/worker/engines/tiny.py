@@ -100,7 +100,7 @@ def stable_diffusion() -> StableDiffusionPipeline:
         attention_head_dim=8,
         norm_num_groups=8,
     ).eval()
-    return _quieted(
+    return quieted(
         StableDiffusionPipeline(
             vae=autoencoder(),
             text_encoder=clip_text(with_projection=False),
@@ -133,7 +133,7 @@ def stable_diffusion_xl() -> StableDiffusionXLPipeline:
         projection_class_embeddings_input_dim=6 * 8 + WIDTH,
         norm_num_groups=8,
     ).eval()
-    return _quieted(
+    return quieted(
         StableDiffusionXLPipeline(
             vae=autoencoder(),
             text_encoder=clip_text(with_projection=False),
@@ -168,7 +168,7 @@ def stable_diffusion_3() -> StableDiffusion3Pipeline:
         joint_attention_dim=2 * WIDTH,
         pooled_projection_dim=2 * WIDTH,
     ).eval()
-    return _quieted(
+    return quieted(
         StableDiffusion3Pipeline(
             transformer=transformer,
             scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
@@ -198,7 +198,7 @@ def flux() -> FluxPipeline:
         axes_dims_rope=(4, 4, 8),
         guidance_embeds=True,
     ).eval()
-    return _quieted(
+    return quieted(
         FluxPipeline(
             scheduler=FlowMatchEulerDiscreteScheduler(),
             vae=autoencoder(shift=0.1),
@@ -211,6 +211,6 @@ def flux() -> FluxPipeline:
     )
 
 
-def _quieted(pipe):
+def quieted(pipe):
     pipe.set_progress_bar_config(disable=True)
     return pipe

@@ -1,0 +1,84 @@
+"""Pipelines that the engine does not offer yet need no code of their own at the rendezvous."""
+
+import copy
+from typing import Any
+
+import torch
+from diffusers import ControlNetModel, StableDiffusionControlNetPipeline, StableDiffusionInpaintPipeline
+from PIL import Image
+
+from tests.worker.engines import tiny
+from worker.engines.rendezvous import Hub
+from worker.engines.sites import build_stand_ins
+
+COUNT = 5
+
+
+def together(pipe: Any, calls: list[dict[str, Any]]) -> tuple[list[torch.Tensor], list[int]]:
+    """Images of the calls at one hub, and the rows of the denoiser's forwards."""
+    rows: list[int] = []
+    pipe.unet.register_forward_hook(lambda *seen: rows.append(len(seen[-1][0])))
+    hub = Hub()
+    doubles = build_stand_ins(pipe, hub, max_images=COUNT)
+    tasks = []
+    for arguments in calls:
+        own = copy.copy(pipe)
+        own.__dict__.update(doubles)
+        own.__dict__["scheduler"] = copy.deepcopy(pipe.scheduler)
+        tasks.append(hub.start(lambda own=own, arguments=arguments: own(**arguments).images[0]))
+    while hub.tasks:
+        hub.turn()
+    assert [task.error for task in tasks] == [None] * len(calls)
+    return [task.result for task in tasks], rows
+
+
+def calls(**more: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "prompt": "a cat " * (index + 1),
+            "num_inference_steps": 3 + index,
+            "guidance_scale": 2.0 + index,
+            "width": 32,
+            "height": 32,
+            "output_type": "pt",
+            "seed": index,
+            **more,
+        }
+        for index in range(COUNT)
+    ]
+
+
+def seeded(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {**arguments, "generator": torch.Generator().manual_seed(arguments["seed"])}
+
+
+def assert_same(pipe: Any, asked: list[dict[str, Any]]) -> None:
+    def ready() -> list[dict[str, Any]]:
+        return [{name: value for name, value in seeded(one).items() if name != "seed"} for one in asked]
+
+    expected = [pipe(**arguments).images[0] for arguments in ready()]
+    got, rows = together(pipe, ready())
+    assert max(rows) == 2 * COUNT
+    for one, other in zip(got, expected, strict=True):
+        assert torch.allclose(one, other, atol=1e-4)
+
+
+def parts() -> dict[str, Any]:
+    return {**tiny.stable_diffusion().components, "requires_safety_checker": False}
+
+
+def test_controlnet() -> None:
+    components = parts()
+    torch.manual_seed(5)
+    control = ControlNetModel.from_unet(components["unet"], conditioning_embedding_out_channels=(8, 16)).eval()
+    for block in (*control.controlnet_down_blocks, control.controlnet_mid_block):
+        torch.nn.init.normal_(block.weight, std=0.1)  # they begin at zero, and would control nothing
+    pipe = tiny.quieted(StableDiffusionControlNetPipeline(**components, controlnet=control))
+    assert_same(pipe, calls(image=Image.new("RGB", (32, 32), "red"), controlnet_conditioning_scale=0.7))
+
+
+def test_inpainting() -> None:
+    pipe = tiny.quieted(StableDiffusionInpaintPipeline(**parts()))
+    mask = Image.new("L", (32, 32))
+    mask.paste(255, (8, 8, 24, 24))
+    assert_same(pipe, calls(image=Image.new("RGB", (32, 32), "red"), mask_image=mask, strength=1.0))
