@@ -112,15 +112,12 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
                 self._maintain()
                 was_idle = floor.is_idle()
                 why = self._claim(floor, self._jobs_left(max_jobs))
+                is_drained = burst and was_idle and why not in ("ok", "paused")
                 floor.step()
                 floor.settle()
                 if not floor.is_idle():
                     idle_since = time.monotonic()
-                elif (
-                    self._jobs_left(max_jobs) == 0
-                    or _is_past(idle_since, max_idle_s)
-                    or (burst and was_idle and why not in ("ok", "paused"))
-                ):
+                elif is_drained or self._jobs_left(max_jobs) == 0 or _is_past(idle_since, max_idle_s):
                     return
                 if why != "ok":
                     self._pause(floor)

@@ -48,5 +48,5 @@ def test_there_is_no_signing_without_a_key() -> None:
 
 @pytest.mark.parametrize(("scope", "value"), [("weight:a", 0), ("tenants:a", 1), ("tc:a", 1), ("all", -1)])
 def test_limits_name_known_scopes_and_sensible_values(scope: str, value: float) -> None:
-    with pytest.raises(SettingsInvalid, match="(?i)limits"):
+    with pytest.raises(SettingsInvalid, match=r"(?i)limits"):
         load_settings(limits={scope: value})
