@@ -92,7 +92,9 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job that this worker holds the lease of. `call` is (function, args, kwargs) as RQ stores it."""
+    """A job that this worker holds the lease of. `call` is (function, args, kwargs) as RQ stores it; `is_suspect`: it
+    was on board at every crash but the last allowed one, and runs alone.
+    """
 
     job_id: str
     fence: int
@@ -104,14 +106,9 @@ class Claim:
     rows: int
     cost_ms: float
     parent: str | None
-    crashes: int
+    is_suspect: bool
     timeout_s: float | None
     call: tuple[str, list[Any], dict[str, Any]]
-
-    @property
-    def is_suspect(self) -> bool:
-        """It was on board when a worker died; it runs alone until it has ended."""
-        return self.crashes > 0
 
 
 @dataclass(frozen=True, slots=True)

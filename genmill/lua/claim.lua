@@ -1,12 +1,12 @@
 -- Claims one compatible batch: queued -> running, with fence, lease in every scope, RQ execution and registry.
 -- ARGV: token, worker name, classes (JSON list), wants (JSON list of {batch key, slots, 1 if resident, 1 if idle}),
 --       lease ms, static limits (JSON object scope -> most live leases), execution ttl s, class delays (JSON, ms),
---       1 if the worker has nothing on board
+--       1 if the worker has nothing on board, crashes after which a job runs alone
 -- Returns {why, {id, fence, data, origin, tenant, batch_key, vd, enqueued_ms, rows, cost, parent, crashes, timeout},
 -- ...}; why is 'ok', 'empty', 'suspended', 'suspect' or 'limit <scope>'. The same token returns the same batch.
 local token, worker, classes, wants = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), cjson.decode(ARGV[4])
 local lease_ms, limits, execution_ttl, delays = tonumber(ARGV[5]), cjson.decode(ARGV[6]), ARGV[7], cjson.decode(ARGV[8])
-local is_empty, why = ARGV[9] == '1', 'empty'
+local is_empty, suspect_crashes, why = ARGV[9] == '1', tonumber(ARGV[10]), 'empty'
 
 -- A lease that ran out since the claim is no longer the caller's to hear of.
 local function reply(leases)
@@ -149,10 +149,10 @@ while free > 0 do
     local key = class .. ':' .. pick.bk
     local id = redis.call('ZRANGE', K.lane .. key .. ':' .. tenant, 0, 0)[1]
     local facts = redis.call('HMGET', K.job .. id, 'rows', 'crashes')
-    local rows, is_suspect = tonumber(facts[1] or 1), tonumber(facts[2] or 0) > 0
+    local rows, is_suspect = tonumber(facts[1] or 1), tonumber(facts[2] or 0) >= suspect_crashes
     -- More rows than free slots: only alone on an idle station, or the job would wait for ever.
     if rows > free and (#leases > 0 or not pick.is_idle) then break end
-    -- On board when a worker died: run alone, so that a second death tells which job it is.
+    -- One crash short of being given up: run alone, so that no innocent company is ever given up with it.
     if is_suspect and (#leases > 0 or not is_empty) then
       why = 'suspect'
       break

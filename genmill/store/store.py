@@ -135,10 +135,10 @@ class Store:
                 token or uuid.uuid4().hex, worker, json.dumps(list(classes)),
                 json.dumps([[key, slots, int(resident), int(idle)] for key, slots, resident, idle in wants]),
                 int(self.settings.lease_s * 1000), json.dumps(dict(self.settings.limits)), keys.EXECUTION_TTL_S,
-                json.dumps(self.settings.class_delay_ms), int(is_empty),
+                json.dumps(self.settings.class_delay_ms), int(is_empty), self._suspect_crashes(),
             ]  # fmt: skip
         reply = self._scripts["claim"](args=args)
-        return Claimed(tuple(_claim(row) for row in reply[1:] if row[1] is not None), reply[0].decode())
+        return Claimed(tuple(_claim(row, self._suspect_crashes()) for row in reply[1:]), reply[0].decode())
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """Commit ends of jobs in one round trip. False where the lease was lost: that commit is refused."""
@@ -265,6 +265,9 @@ class Store:
                 raise reply
         return replies
 
+    def _suspect_crashes(self) -> int:
+        return max(1, self.settings.max_crashes - 1)
+
     def _fields(self, request: JobRequest) -> dict[str, Any]:
         spec = request.model
         fields = {
@@ -294,7 +297,7 @@ def _settle_args(settlement: Settlement) -> list[Any]:
     return [*head, payload, error, exc, round(settlement.gpu_ms, 3), settlement.delay_ms]
 
 
-def _claim(row: Sequence[bytes | None]) -> Claim:
+def _claim(row: Sequence[bytes | None], suspect_crashes: int) -> Claim:
     job_id, fence, data, origin, tenant, batch_key, vd, enqueued, rows, cost, parent, crashes, timeout = (
         b"" if part is None else part for part in row
     )
@@ -304,8 +307,8 @@ def _claim(row: Sequence[bytes | None]) -> Claim:
         call = ("", [], {})  # pickled or broken: the call station refuses it by name, and never unpickles
     return Claim(
         job_id.decode(), int(fence), origin.decode(), tenant.decode(), batch_key.decode(), float(vd),
-        float(enqueued or 0), int(float(rows or 1)), float(cost or 1), parent.decode() or None, int(crashes or 0),
-        float(timeout) if timeout and float(timeout) > 0 else None, call,
+        float(enqueued or 0), int(float(rows or 1)), float(cost or 1), parent.decode() or None,
+        int(crashes or 0) >= suspect_crashes, float(timeout) if timeout and float(timeout) > 0 else None, call,
     )  # fmt: skip
 
 

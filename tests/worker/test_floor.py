@@ -190,9 +190,10 @@ def test_a_claim_of_its_own_lost_job_replaces_the_old_one(floor: Floor, store: S
 
 def test_a_suspect_gets_no_company(floor: Floor, store: Store) -> None:
     job_id = submit(store, steps=3)
-    store.claim("dead", CLASSES, floor.wants(CLASSES, None))
-    store.redis.zadd("gm:run:global", {job_id: 1})
-    store.reap()
+    for _ in range(2):
+        store.claim("dead", CLASSES, floor.wants(CLASSES, None))
+        store.redis.zadd("gm:run:global", {job_id: 1})
+        store.reap()
     assert claim_into(floor) == 1
     submit(store)
     assert floor.wants(CLASSES, None) == []

@@ -12,7 +12,7 @@ from tests.worker.doubles import FlakyStorage, receipt
 from worker.engines.base import Finished
 from worker.uploads import Uploader
 
-CLAIM = Claim("j1", 3, "p1", "a", "shapes@1/auto", 0, 0, 1, 1, None, 0, None, ("f", [], {}))
+CLAIM = Claim("j1", 3, "p1", "a", "shapes@1/auto", 0, 0, 1, 1, None, False, None, ("f", [], {}))
 FINISHED = Finished("j1", receipt(), images=(Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "blue")))
 
 

@@ -180,20 +180,21 @@ def test_raised_limits_free_a_parked_tenant_that_runs_nothing(
         store.settle([Settlement(job_id, claim.fence, Outcome.RETURNED)])
 
 
-def die_with(store: Store, spec: ModelSpec, redis: Redis) -> None:
-    """A worker takes all it can get and dies."""
-    claims = store.claim("dead", CLASSES, [Want(spec.batch_key, 32)]).claims
-    redis.zadd("gm:run:global", {claim.job_id: 1 for claim in claims})
+def die_with_all(store: Store, spec: ModelSpec, redis: Redis) -> None:
+    """Workers take all that they can get, and die."""
+    while claims := store.claim("dead", CLASSES, [Want(spec.batch_key, 32)]).claims:
+        redis.zadd("gm:run:global", {claim.job_id: 1 for claim in claims})
     store.reap()
 
 
-def test_who_was_on_board_when_a_worker_died_runs_alone(
-    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
-) -> None:
+def test_before_its_last_crash_a_job_runs_alone(redis: Redis, store: Store, submit: Submit, shapes: ModelSpec) -> None:
     suspects = {submit() for _ in range(3)}
-    die_with(store, shapes, redis)
-    fresh = {submit() for _ in range(3)}
     wants = [Want(shapes.batch_key, 8)]
+    die_with_all(store, shapes, redis)
+    assert {c.job_id for c in store.claim("w", CLASSES, wants, token="t").claims} == suspects
+    redis.zadd("gm:run:global", dict.fromkeys(suspects, 1))
+    store.reap()
+    fresh = {submit() for _ in range(3)}
     assert store.claim("w", CLASSES, wants, is_empty=False).why == "suspect"
     seen = []
     while len(seen) < 3:
@@ -203,6 +204,21 @@ def test_who_was_on_board_when_a_worker_died_runs_alone(
         store.settle([Settlement(claim.job_id, claim.fence, Outcome.FINISHED, {})])
     assert set(seen) == suspects
     assert {c.job_id for c in store.claim("w", CLASSES, wants, is_empty=False).claims} == fresh
+
+
+def test_one_deadly_job_takes_no_innocent_with_it(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    deadly, innocent = submit(), {submit() for _ in range(5)}
+    while claims := store.claim("w", CLASSES, [Want(shapes.batch_key, 8)]).claims:
+        if deadly in {claim.job_id for claim in claims}:
+            redis.zadd("gm:run:global", {claim.job_id: 1 for claim in claims})
+            store.reap()
+        else:
+            store.settle([Settlement(c.job_id, c.fence, Outcome.FINISHED, {}) for c in claims])
+    states = {record.job_id: record.state for record in store.get_many([deadly, *innocent]) if record}
+    assert states.pop(deadly) is JobState.FAILED
+    assert set(states.values()) == {JobState.SUCCEEDED}
 
 
 def test_a_token_replays_only_leases_that_still_hold(store: Store, submit: Submit, shapes: ModelSpec) -> None:
