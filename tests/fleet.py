@@ -112,7 +112,7 @@ class Fleet:
             "RQ_WORKER_CLASS": "worker.BatchWorker", "RQ_QUEUE_CLASS": "genmill.queues.PriorityQueue",
             "GENMILL_STORAGE_URL": f"file://{folder}/outputs", "GENMILL_ALLOW_PRIVATE_URLS": "on",
             "GENMILL_ALLOW_HTTP_WEBHOOKS": "on", "GENMILL_LEASE_S": "3", "GENMILL_RENEW_S": "0.5",
-            "GENMILL_GRACE_S": "5", **env,
+            "GENMILL_GRACE_S": "5", "OMP_WAIT_POLICY": "PASSIVE", **env,
         }  # fmt: skip
         self.processes: list[Process] = []
 
