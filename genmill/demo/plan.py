@@ -23,6 +23,9 @@ STEPS = (30, 29, 28, 26, 25, 24, 22, 20, 20, 18, 16, 15, 14, 12, 10, 8)
 HEUN_STEPS = 15
 """Heun asks the denoiser twice a step."""
 
+PNDM_STEPS, PNDM_GUIDANCE = 25, 3.0
+"""PNDM extrapolates: it needs short strides and little guidance, see docs/models.md."""
+
 SMALL, LARGE, LARGE_EVERY = 64, 96, 8
 PRIORITIES = (JobClass.P1, JobClass.P2, JobClass.P1, JobClass.P0, JobClass.P1, JobClass.P3)
 
@@ -57,18 +60,37 @@ def plan_jobs() -> list[DemoJob]:
 
 def _image(number: int, caption: Caption, rng: np.random.Generator) -> DemoJob:
     scheduler = tuple(SchedulerName)[number % len(SchedulerName)]
-    steps = LONGEST[number] if number < len(LONGEST) else STEPS[number * len(STEPS) // TEXT_TO_IMAGE]
+    steps = _steps(number, scheduler)
     size = LARGE if number % LARGE_EVERY == 3 else SMALL
     asked = {
         "prompt": str(caption),
         "width": size,
         "height": size,
-        "steps": min(steps, HEUN_STEPS) if scheduler is SchedulerName.HEUN else steps,
-        "guidance": round(float(rng.uniform(3, 9)), 1),
+        "steps": steps,
+        "guidance": _guidance(steps, scheduler, rng),
         "scheduler": scheduler.value,
         "seed": int(rng.integers(2**32)),
     }
     return DemoJob(number, _tenant(number), "shapes", _priority(number), asked, caption)
+
+
+def _steps(number: int, scheduler: SchedulerName) -> int:
+    steps = LONGEST[number] if number < len(LONGEST) else STEPS[number * len(STEPS) // TEXT_TO_IMAGE]
+    match scheduler:
+        case SchedulerName.HEUN:
+            return min(steps, HEUN_STEPS)
+        case SchedulerName.PNDM:
+            return max(steps, PNDM_STEPS)
+        case _:
+            return steps
+
+
+def _guidance(steps: int, scheduler: SchedulerName, rng: np.random.Generator) -> float:
+    """Between 3 and 9, as its user would choose it: short runs go astray under strong guidance."""
+    drawn = float(rng.uniform(3, 9))
+    if scheduler is SchedulerName.PNDM:
+        return PNDM_GUIDANCE
+    return round(min(drawn, 3 + 6 * steps / STEPS[0]), 1) if steps < 20 else round(drawn, 1)
 
 
 def _edit(number: int, caption: Caption, rng: np.random.Generator) -> DemoJob:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from honcho.environ import parse_procfile
 
 from genmill import keys
 from genmill.jobs import TRANSITIONS
@@ -76,11 +77,11 @@ def compose() -> dict[str, Any]:
 
 def test_compose_runs_the_processes_of_the_procfile() -> None:
     services = compose()["services"]
-    procfile = dict(line.split(": ", 1) for line in (ROOT / "Procfile").read_text().splitlines())
+    procfile = parse_procfile((ROOT / "Procfile").read_text()).processes
 
     assert set(services) == {"valkey", *procfile}
     for name, command in procfile.items():
-        program = command.removeprefix("exec ").split()
+        program = command.split("exec ", 1)[1].split()
         assert services[name]["command"].split()[0] == program[0]
         assert services[name]["command"].split()[-1] == program[-1]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from honcho.environ import parse_procfile
 from redis import Redis
 
 from genmill.settings import Durability, load_settings
@@ -290,9 +291,7 @@ def test_processes_get_the_decisions_and_rq_the_same_redis() -> None:
 
 
 def test_the_procfile_lists_the_four_kinds_of_process() -> None:
-    names = [line.split(":")[0] for line in find_procfile().read_text().splitlines()]
-
-    assert names == ["api", "worker", "callbacks", "scheduler"]
+    assert list(parse_procfile(find_procfile().read_text()).processes) == ["api", "worker", "callbacks", "scheduler"]
 
 
 def test_the_greeting_tells_how_to_submit_and_make_keys(tmp_path: Path) -> None:
