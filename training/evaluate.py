@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import torch
 
-from training import captions, shapes
-from training.gauge import captions_figures, shapes_figures
+from training import captions, gauge, shapes
 
 HOME: Final = Path(__file__).parent
 RESULTS: Final = HOME / "results" / "evaluation.json"
 CARD: Final = HOME.parent / "docs" / "models.md"
+
+PARTS: Final = ("fidelity", "autoencoder", "batching", "captions")
 
 Figures = dict[str, Any]
 Rows = list[tuple[str, ...]]
@@ -46,30 +47,36 @@ def fill_card(text: str, tables: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """Measures unless told to render only, then rewrites the card's tables."""
+    """Measures the parts asked for, keeps the figures of the others, and rewrites the card's tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shapes", type=Path, default=shapes.OUT)
     parser.add_argument("--captions", type=Path, default=captions.OUT)
     parser.add_argument("--count", type=int, default=200, help="captions at the default settings")
     parser.add_argument("--count-others", type=int, default=100, help="captions at each other setting")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--render-only", action="store_true", help="write the card from the kept figures")
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS, help="what to measure anew")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    if not given.render_only:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(_measure(given), indent=2) + "\n")
-    CARD.write_text(fill_card(CARD.read_text(), card_tables(json.loads(RESULTS.read_text()))))
+    figures = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"shapes": {}}
+    _measure(given, figures)
+    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
+    CARD.write_text(fill_card(CARD.read_text(), card_tables(figures)))
 
 
-def _measure(given: argparse.Namespace) -> Figures:
-    return {
-        "shapes": shapes_figures(given.shapes, given.count, given.count_others),
-        "captions": captions_figures(given.captions, given.count),
-        "training": {
-            name: json.loads((HOME / "results" / f"{name}-training.json").read_text())
-            for name in ("shapes", "captions")
-        },
+def _measure(given: argparse.Namespace, figures: Figures) -> None:
+    """Puts the figures of the parts asked for, and the recorded times of training, into `figures`."""
+    pipeline = gauge.load_shapes(given.shapes)
+    figures["shapes"] |= gauge.sizes(pipeline, given.shapes)
+    if "fidelity" in given.parts:
+        figures["shapes"]["fidelity"] = gauge.fidelities(pipeline, given.count, given.count_others)
+    if "autoencoder" in given.parts:
+        figures["shapes"]["autoencoder"] = gauge.kept_by_autoencoder(pipeline)
+    if "batching" in given.parts:
+        figures["shapes"]["batching"] = gauge.measure_batching(pipeline)
+    if "captions" in given.parts:
+        figures["captions"] = gauge.captions_figures(given.captions, given.count)
+    figures["training"] = {
+        name: json.loads((HOME / "results" / f"{name}-training.json").read_text()) for name in ("shapes", "captions")
     }
 
 

@@ -71,24 +71,31 @@ def settings() -> Iterator[Setting]:
     yield from (Setting(guidance=guidance) for guidance in (1.0, 2.0, 3.0, 5.0, 7.0, 9.0))
     yield from (Setting(scheduler=name) for name in SCHEDULERS)
     yield from (Setting(scheduler=name, steps=8) for name in SCHEDULERS)
-    yield Setting(scheduler="PNDMScheduler", steps=30)
+    yield from (Setting(scheduler="PNDMScheduler", steps=steps) for steps in (30, 50))
+    yield from (Setting(scheduler="PNDMScheduler", steps=steps, guidance=2.0) for steps in (8, 12, 20))
     yield from (Setting(size=size, strength=0.8) for size in (64, 96))
 
 
-def shapes_figures(path: Path, count: int, count_others: int) -> dict[str, Any]:
-    """Everything measured of the shapes model; the first setting is tried on `count` captions."""
-    pipeline = load_shapes(path)
-    fidelity = []
-    for index, setting in enumerate(settings()):
-        fidelity.append(asdict(measure_fidelity(pipeline, setting, count_others if index else count)))
-        print(fidelity[-1], flush=True)
+def sizes(pipeline: StableDiffusionPipeline, path: Path) -> dict[str, Any]:
+    """Parameters of each network and bytes of all files."""
     return {
         "parameters": {name: _parameters(getattr(pipeline, name)) for name in ("unet", "vae", "text_encoder")},
         "bytes": _bytes(path),
-        "fidelity": fidelity,
-        "autoencoder": {str(size): asdict(measure_kept(pipeline.vae, 1000, size, SEED)) for size in (64, 96)},
-        "batching": measure_batching(pipeline),
     }
+
+
+def fidelities(pipeline: StableDiffusionPipeline, count: int, count_others: int) -> list[dict[str, Any]]:
+    """Fidelity at each of the settings; the first is tried on `count` captions."""
+    figures = []
+    for index, setting in enumerate(settings()):
+        figures.append(asdict(measure_fidelity(pipeline, setting, count_others if index else count)))
+        print(figures[-1], flush=True)
+    return figures
+
+
+def kept_by_autoencoder(pipeline: StableDiffusionPipeline) -> dict[str, Any]:
+    """What 1,000 reconstructions of each size keep of their captions."""
+    return {str(size): asdict(measure_kept(pipeline.vae, 1000, size, SEED)) for size in (64, 96)}
 
 
 def captions_figures(path: Path, count: int) -> dict[str, Any]:
@@ -142,25 +149,27 @@ def draw(pipeline: StableDiffusionPipeline, setting: Setting, captions: Sequence
 
 
 @torch.no_grad()
-def measure_batching(pipeline: StableDiffusionPipeline, tries: int = 30) -> dict[str, Any]:
-    """The denoiser's milliseconds a row at several batch sizes, the best of `tries` on two threads."""
+def measure_batching(pipeline: StableDiffusionPipeline, rounds: int = 100) -> dict[str, Any]:
+    """The denoiser's milliseconds a row at several batch sizes on two threads.
+
+    The sizes take turns and the best of `rounds` counts, so that a busy machine disturbs them alike."""
     torch.set_num_threads(2)
-    taken = {rows: _best_ms(pipeline, rows, tries) / rows for rows in (1, 2, 4, 8, 16, 32, 64)}
+    best = dict.fromkeys((1, 2, 4, 8, 16, 32, 64), float("inf"))
+    for _ in range(rounds):
+        for rows in best:
+            best[rows] = min(best[rows], _forward_ms(pipeline, rows) / rows)
     return {
-        "ms_per_row": {str(rows): value for rows, value in taken.items()},
-        "gain_2_to_32": taken[2] / taken[32],
+        "ms_per_row": {str(rows): value for rows, value in best.items()},
+        "gain_2_to_32": best[2] / best[32],
     }
 
 
-def _best_ms(pipeline: StableDiffusionPipeline, rows: int, tries: int) -> float:
+def _forward_ms(pipeline: StableDiffusionPipeline, rows: int) -> float:
     latents, times = torch.randn(rows, 4, 8, 8), torch.full((rows,), 500)
     words = torch.randn(rows, pipeline.tokenizer.model_max_length, pipeline.unet.config.cross_attention_dim)
-    best = float("inf")
-    for _ in range(tries):
-        began = time.perf_counter()
-        pipeline.unet(latents, times, words)
-        best = min(best, time.perf_counter() - began)
-    return best * 1000
+    began = time.perf_counter()
+    pipeline.unet(latents, times, words)
+    return (time.perf_counter() - began) * 1000
 
 
 def _arguments(setting: Setting, captions: Sequence[Caption], first: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from api import waiting
 from genmill.jobs import JobState
 from genmill.registry import load_registry
 from genmill.settings import Settings
-from genmill.store import Store
+from genmill.store import Store, Want
 from tests.api.conftest import IMAGE_JOB, TEXT_JOB, Caller, finish_one
 
 SHAPES = load_registry().get("shapes").batch_key
@@ -156,7 +156,7 @@ def test_cancel_queued_and_again(alice: Caller) -> None:
 
 def test_cancel_running_asks_the_worker(alice: Caller, store: Store) -> None:
     job_id = alice("POST", "/v1/jobs", json=IMAGE_JOB).json["id"]
-    store.claim("w1", ["p1"], [(SHAPES, 1, True)])
+    store.claim("w1", ["p1"], [Want(SHAPES, 1)])
     answer = alice("POST", f"/v1/jobs/{job_id}/cancel")
     assert (answer.json["cancel"], answer.json["state"]) == ("interrupting", "running")
     record = store.get(job_id)
@@ -177,7 +177,7 @@ def test_models_tell_their_input(alice: Caller) -> None:
 def test_status_counts(alice: Caller, store: Store) -> None:
     alice("POST", "/v1/jobs", json=IMAGE_JOB)
     alice("POST", "/v1/jobs", json=IMAGE_JOB)
-    store.claim("w1", ["p1"], [(SHAPES, 1, True)])
+    store.claim("w1", ["p1"], [Want(SHAPES, 1)])
     status = alice("GET", "/v1/status").json
     assert status["queues"]["p1"] == 1
     assert status["running"] == 1
