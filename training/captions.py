@@ -25,7 +25,7 @@ from training.course import Course, Plan
 
 HOME: Final = Path(__file__).parent
 OUT: Final = HOME.parent / "genmill" / "models" / "captions"
-WORK: Final = HOME / "work"
+WORK: Final = HOME.parent / "out" / "training"
 
 PLAN: Final = Plan(
     steps=400, budget_s=600, learning_rate=2e-3, warm_up_steps=20, average_decay=0.98, checkpoint_every=100

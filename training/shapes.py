@@ -23,7 +23,7 @@ from training.words import build_clip_tokenizer
 
 HOME: Final = Path(__file__).parent
 OUT: Final = HOME.parent / "genmill" / "models" / "shapes"
-WORK: Final = HOME / "work"
+WORK: Final = HOME.parent / "out" / "training"
 
 
 def assemble(painter: denoiser.Painter, vae: AutoencoderKL, tokenizer: CLIPTokenizer) -> StableDiffusionPipeline:

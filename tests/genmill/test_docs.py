@@ -81,7 +81,7 @@ def test_compose_runs_the_processes_of_the_procfile() -> None:
 
     assert set(services) == {"valkey", *procfile}
     for name, command in procfile.items():
-        program = command.split("exec ", 1)[1].split()
+        program = command.split("exec ", 1)[1].removeprefix("nice -n 10 ").split()
         assert services[name]["command"].split()[0] == program[0]
         assert services[name]["command"].split()[-1] == program[-1]
 
