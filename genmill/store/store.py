@@ -7,15 +7,13 @@ import uuid
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import NoScriptError
 
 from genmill import keys
-from genmill.errors import IdempotencyMismatch, JobCanceled, JobExpired, JobFailure, JobPoisoned, StoreUnavailable
+from genmill.errors import IdempotencyMismatch, JobCanceled, JobExpired, JobPoisoned, StoreUnavailable
 from genmill.jobs import (
     Claim,
     JobRecord,
@@ -27,64 +25,7 @@ from genmill.jobs import (
 )
 from genmill.settings import Durability, Settings
 from genmill.store import scripts
-
-
-class Outcome(StrEnum):
-    """How a running job leaves the worker; see settle.lua."""
-
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELED = "canceled"
-    STOPPED = "stopped"
-    SCHEDULED = "scheduled"
-    RETURNED = "returned"
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """One job's end. `delay_ms` only for SCHEDULED; `exc` is the traceback that RQ's tools show."""
-
-    job_id: str
-    fence: int
-    outcome: Outcome
-    result: object = None
-    error: JobFailure | None = None
-    exc: str = ""
-    gpu_ms: float = 0.0
-    delay_ms: int = 0
-
-
-class Want(NamedTuple):
-    """What a worker asks for: rows of one batch key. `is_idle`: nothing of this key is on board."""
-
-    batch_key: str
-    slots: int
-    is_resident: bool = False
-    is_idle: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Renewal:
-    """`lost` are (job id, fence) pairs."""
-
-    lost: frozenset[tuple[str, int]]
-    canceled: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """`why` tells an empty batch: empty, suspended, or the limit that blocked."""
-
-    claims: tuple[Claim, ...]
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reaped:
-    requeued: int
-    poisoned: int
-    expired: int
-    canceled: int
+from genmill.store.messages import Claimed, Reaped, Renewal, Settlement, Want
 
 
 class Store:

@@ -1,0 +1,68 @@
+"""What goes into the store's methods and what comes out of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from genmill.errors import JobFailure
+from genmill.jobs import Claim
+
+
+class Outcome(StrEnum):
+    """How a running job leaves the worker; see settle.lua."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    STOPPED = "stopped"
+    SCHEDULED = "scheduled"
+    RETURNED = "returned"
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """One job's end. `delay_ms` only for SCHEDULED; `exc` is the traceback that RQ's tools show."""
+
+    job_id: str
+    fence: int
+    outcome: Outcome
+    result: object = None
+    error: JobFailure | None = None
+    exc: str = ""
+    gpu_ms: float = 0.0
+    delay_ms: int = 0
+
+
+class Want(NamedTuple):
+    """What a worker asks for: rows of one batch key. `is_idle`: nothing of this key is on board."""
+
+    batch_key: str
+    slots: int
+    is_resident: bool = False
+    is_idle: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """`lost` are (job id, fence) pairs."""
+
+    lost: frozenset[tuple[str, int]]
+    canceled: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """`why` tells an empty batch: empty, suspended, or the limit that blocked."""
+
+    claims: tuple[Claim, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    requeued: int
+    poisoned: int
+    expired: int
+    canceled: int
