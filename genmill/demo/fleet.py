@@ -41,7 +41,7 @@ class RunningFleet:
 @contextmanager
 def running_fleet(log: Path) -> Iterator[RunningFleet]:
     """Ready to take jobs; ends with the block, its data too; only its log stays. Raises DemoFailed."""
-    with tempfile.TemporaryDirectory(prefix="genmill-demo-") as name:
+    with tempfile.TemporaryDirectory(prefix="genmill-demo-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         port = pick_port()
         command = [*python_module("genmill.cli"), "up", "--data", str(folder), "--port", str(port)]

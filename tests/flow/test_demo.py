@@ -51,7 +51,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path) -> None:
     family = own.children(recursive=True)
 
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    _told, errors = process.communicate(timeout=60)
 
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     eventually(lambda: not alive(family))
