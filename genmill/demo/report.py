@@ -18,8 +18,8 @@ from genmill.demo.measure import PROMISES
 
 SAID = {
     "jobs": "jobs submitted: images, images from images, texts",
-    "succeeded": "of them succeeded",
-    "failed": "did not",
+    "succeeded": "jobs that succeeded",
+    "failed": "jobs that did not",
     "forwards": "forwards of the image model's denoiser",
     "mean_batch": "images in a forward, on average",
     "max_batch": "images in a forward, at most",

@@ -22,8 +22,13 @@ def start(out: Path) -> subprocess.Popen[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("GENMILL_", "RQ_"))}
     return subprocess.Popen(
         [sys.executable, "-m", "genmill.cli", "demo", "--json", "--out", str(out)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, preexec_fn=hear_ctrl_c,  # noqa: PLW1509  # no other thread runs here
     )  # fmt: skip
+
+
+def hear_ctrl_c() -> None:
+    """A shell's background job ignores SIGINT, and so does every child of it; a person's Ctrl-C is heard."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def alive(family: list[psutil.Process]) -> list[psutil.Process]:
