@@ -122,8 +122,10 @@ def test_readers_see_old_or_new_but_never_half(storage: Storage) -> None:
     assert seen <= bodies
 
 
-def test_check(storage: Storage) -> None:
+def test_the_check_passes_where_the_storage_answers_and_changes_nothing(storage: Storage) -> None:
+    storage.put("a/b.txt", b"1", "text/plain")
     storage.check()
+    assert storage.get("a/b.txt").body == b"1"
 
 
 def test_no_half_files_are_left_behind(tmp_path: Path) -> None:

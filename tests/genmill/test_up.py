@@ -113,7 +113,7 @@ def test_stops_everything_when_asked_and_valkey_last(start: Callable[..., Run], 
     run.process.send_signal(signum)
 
     assert run.process.wait(30) == 0
-    eventually(lambda: gone(family))
+    assert eventually(lambda: gone(family))
     assert given_back(run) == 2  # each worker could still write to Valkey while it ended
 
 
@@ -131,7 +131,7 @@ def test_a_killed_process_ends_the_run_and_the_others(start: Callable[..., Run])
     next(process for process in family if "worker.py" in " ".join(process.cmdline())).kill()
 
     assert run.process.wait(30) == 128 + signal.SIGKILL
-    eventually(lambda: gone(family))
+    assert eventually(lambda: gone(family))
 
 
 def test_what_ignores_the_end_is_killed_after_the_grace(start: Callable[..., Run]) -> None:
@@ -145,7 +145,7 @@ def test_what_ignores_the_end_is_killed_after_the_grace(start: Callable[..., Run
     run.process.terminate()
 
     run.process.wait(30)
-    eventually(lambda: gone(family))
+    assert eventually(lambda: gone(family))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
@@ -156,7 +156,7 @@ def test_a_killed_run_leaves_nothing_behind(start: Callable[..., Run]) -> None:
     run.process.kill()
 
     run.process.wait(30)
-    eventually(lambda: gone(family))
+    assert eventually(lambda: gone(family))
 
 
 def test_the_end_of_valkey_ends_the_run(start: Callable[..., Run]) -> None:
