@@ -1,8 +1,9 @@
 """What the rendezvous gains over plain pipeline calls, on one model in one process: `python -m bench.rendezvous`.
 
-Both sides run the same jobs with the same threads, in alternating rounds; the best round of each counts. `mixed` are
-jobs of all steps, guidances, samplers and sizes with a few that start from an image; `homogeneous` differ in their
-prompt and seed alone.
+All sides run the same jobs on the same cores, in alternating rounds; the medians count. `mixed` are jobs of all
+steps, guidances, samplers and sizes with a few that start from an image; `homogeneous` differ in their prompt and
+seed alone. `crew_speedup` is the engine as it is, its forwards cut over their rows, against the same engine with
+torch's own threads in each operator.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from PIL import Image
 from genmill.inputs import ImageInput, SchedulerName
 from genmill.registry import ModelSpec, load_registry
 from worker.engines.base import EngineJob, Finished
+from worker.engines.crew import Crew
 from worker.engines.devices import pick_device
 from worker.engines.diffusion import DiffusionEngine
 from worker.engines.pipelines import denoiser_of, load_pipeline
@@ -85,20 +87,15 @@ def _picture(seed: int) -> Image.Image:
 
 
 class Fleet:
-    """The engine on a pipeline of its own, whose denoiser counts its forwards."""
+    """The engine on a pipeline of its own."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, crew: Crew | None = None) -> None:
         pipe = load_pipeline(spec, pick_device(None))
-        self.engine = DiffusionEngine.from_pipeline(spec, pipe)
-        self.forwards = 0
-        denoiser_of(pipe).register_forward_hook(self._count)
-
-    def _count(self, *_: Any) -> None:
-        self.forwards += 1
+        self.engine = DiffusionEngine.from_pipeline(spec, pipe, crew)
 
     def run(self, jobs: Sequence[EngineJob]) -> Run:
         """All jobs through the engine, admitted as its slots allow."""
-        waiting, ended, before = list(jobs), [], self.forwards
+        waiting, ended, before = list(jobs), [], self.engine.hub.forwards
         began = time.perf_counter()
         while waiting or not self.engine.is_idle():
             free = self.engine.free_slots()
@@ -107,7 +104,7 @@ class Fleet:
             ended += [event for event in self.engine.step() if isinstance(event, Finished)]
         wall_s = time.perf_counter() - began
         assert len(ended) == len(jobs), "a job failed"
-        forwards = self.forwards - before
+        forwards = self.engine.hub.forwards - before
         mean_batch = sum(event.receipt.forwards for event in ended) / forwards
         forwards_s = sum(event.receipt.gpu_ms for event in ended) / 1e3
         pictures = {event.job_id: np.asarray(event.images[0], dtype=np.float32) for event in ended}
@@ -123,28 +120,31 @@ def run_alone(runner: PlainRunner, jobs: Sequence[EngineJob]) -> tuple[float, di
 
 
 def compare(spec: ModelSpec, jobs: Sequence[EngineJob], rounds: int) -> tuple[dict[str, float], dict[str, Any]]:
-    """Figures and samples of both sides."""
-    runner, fleet = PlainRunner(spec), Fleet(spec)
-    fleet.run(jobs[:2])
+    """Figures and samples of all sides."""
+    runner, fleet, single = PlainRunner(spec), Fleet(spec), Fleet(spec, Crew(1))
+    for warming in (fleet, single):
+        warming.run(jobs[:2])
     run_alone(runner, jobs[:2])
-    alone, together = [], []
+    alone, together, uncut = [], [], []
     for _ in range(rounds):
         together.append(fleet.run(jobs))
+        uncut.append(single.run(jobs).wall_s)
         alone.append(run_alone(runner, jobs))
-    best = min(together, key=lambda run: run.wall_s)
-    alone_s, expected = min(alone, key=lambda pair: pair[0])
-    differences = [float(np.abs(best.pictures[name] / LEVELS - expected[name]).max()) for name in expected]
+    walls, alone_s = [run.wall_s for run in together], [seconds for seconds, _ in alone]
+    last, expected = together[-1], alone[-1][1]
+    differences = [float(np.abs(last.pictures[name] / LEVELS - expected[name]).max()) for name in expected]
     figures = {
         "jobs": len(jobs),
-        "plain_s": alone_s,
-        "rendezvous_s": best.wall_s,
-        "speedup": alone_s / best.wall_s,
-        "overhead_share": 1 - best.forwards_s / best.wall_s,
-        "forwards": best.forwards,
-        "mean_batch": best.mean_batch,
+        "plain_s": median(alone_s),
+        "rendezvous_s": median(walls),
+        "speedup": median(alone_s) / median(walls),
+        "crew_speedup": median(uncut) / median(walls),
+        "overhead_share": median(1 - run.forwards_s / run.wall_s for run in together),
+        "forwards": last.forwards,
+        "mean_batch": last.mean_batch,
         "max_abs_diff": max(max(differences) - 0.5 / LEVELS, 0.0),
     }
-    return figures, {"plain_s": [pair[0] for pair in alone], "rendezvous_s": [run.wall_s for run in together]}
+    return figures, {"plain_s": alone_s, "rendezvous_s": walls, "rendezvous_uncut_s": uncut}
 
 
 def denoiser_gain(spec: ModelSpec, rows: Sequence[int], repeats: int) -> dict[str, float]:
@@ -196,7 +196,7 @@ def main() -> None:
     about = machine()
     figures: dict[str, float] = {}
     samples: dict[str, Any] = {}
-    count, rounds = (22, 1) if given.quick else (44, 3)
+    count, rounds = (22, 1) if given.quick else (44, 5)
     for name, jobs in (("mixed", mixed_jobs(count)), ("homogeneous", homogeneous_jobs(count))):
         part, samples[name] = compare(spec, jobs, rounds)
         figures |= {f"{name}_{figure}": value for figure, value in part.items()}

@@ -22,8 +22,9 @@ from worker.board import Board
 from worker.calls import CallStation
 from worker.deliveries import DeliveryStation
 from worker.engines.base import Engine, Failed, Finished, Postponed, Progress, Returned, StationEvent
-from worker.residency import Residents, earliest
+from worker.residency import Residents
 from worker.stations import Station
+from worker.turns import whose_turn
 from worker.uploads import Uploader
 
 log = logging.getLogger("genmill.worker")
@@ -84,12 +85,13 @@ class Floor:
             self.board.remove(claim.job_id, claim.fence)
 
     def step(self) -> None:
-        """One iteration: the most urgent engine, and whatever the thread-driven stations have ready."""
+        """One iteration: the most urgent engine with those that ride along, and whatever the thread-driven stations
+        have ready."""
         self.obey()
-        station = earliest(self.residents.stations(), self._heads())
-        for busy in (station, self._calls, self._deliveries):
-            if busy is not None:
-                self._record(busy.step())
+        at_work = whose_turn(self.residents.stations(), self._heads())
+        stations: list[Station] = [*at_work, self._calls, self._deliveries]
+        for station in stations:
+            self._record(station.step())
 
     def uploads_pending(self) -> int:
         """Finished jobs whose outputs are not stored yet."""

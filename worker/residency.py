@@ -13,7 +13,7 @@ from genmill.settings import Settings
 from genmill.storage import Storage
 from genmill.store import Want
 from worker.engines.base import Engine
-from worker.stations import ModelStation, Station
+from worker.stations import ModelStation
 
 log = logging.getLogger("genmill.worker")
 
@@ -67,9 +67,3 @@ class Residents:
             key = next(key for key, station in self._stations.items() if station.is_idle())
             log.info("model %s is unloaded to make room", key)
             self._stations.pop(key).close()
-
-
-def earliest(stations: Sequence[Station], heads: dict[str, float]) -> Station | None:
-    """The station whose earliest virtual deadline on board is first; None when all are idle."""
-    busy = [station for station in stations if not station.is_idle()]
-    return min(busy, key=lambda station: heads.get(station.batch_key, float("inf")), default=None)

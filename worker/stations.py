@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -13,11 +14,13 @@ from genmill.inputs import ImageInput
 from genmill.jobs import Claim
 from genmill.registry import ModelSpec
 from genmill.storage import Storage
-from worker.engines.base import Engine, EngineJob, Failed, Postponed, StationEvent
+from worker.engines.base import Engine, EngineJob, Event, Failed, Postponed, StationEvent
 
 log = logging.getLogger("genmill.worker")
 
 STORAGE_RETRY_S = 5.0
+STEP_SMOOTHING = 0.25
+"""Weight of the last step in the running mean of how long a step takes."""
 
 
 class Station(Protocol):
@@ -36,8 +39,17 @@ class Station(Protocol):
 class ModelStation:
     """An engine behind its input loading: init images are read in threads, then the job joins the batch."""
 
-    def __init__(self, spec: ModelSpec, engine: Engine, storage: Storage, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        engine: Engine,
+        storage: Storage,
+        pool: ThreadPoolExecutor,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.batch_key = spec.batch_key
+        self.step_s = 0.0
+        self._clock = clock
         self._spec, self._engine, self._storage, self._pool = spec, engine, storage, pool
         self._loading: dict[str, tuple[Claim, Future[EngineJob]]] = {}
         self._refused: list[StationEvent] = []
@@ -66,7 +78,14 @@ class ModelStation:
         events: list[StationEvent] = [*self._refused]
         self._refused.clear()
         events += self._join_loaded()
-        events += self._engine.step()
+        events += self._timed_step() if self.is_stepping() else self._engine.step()
+        return events
+
+    def _timed_step(self) -> list[Event]:
+        start = self._clock()
+        events = self._engine.step()
+        took_s = self._clock() - start
+        self.step_s = took_s if not self.step_s else self.step_s + STEP_SMOOTHING * (took_s - self.step_s)
         return events
 
     def evict(self, job_id: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,11 @@ import torch
 import transformers
 
 from genmill.registry import ModelSpec
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # from malloc.h
+_KEPT = {_M_TRIM_THRESHOLD: 2**30, _M_TOP_PAD: 2**26, _M_MMAP_THRESHOLD: 2**25}
+"""Bytes free at the heap's end before it shrinks; bytes by which it grows; the least size of a block of its own,
+at the most that mallopt takes."""
 
 
 def pick_device(device: str | None) -> torch.device:
@@ -36,6 +42,15 @@ def quiet() -> None:
     for library in (diffusers, transformers):
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
+
+
+def keep_freed_memory(device: torch.device) -> None:
+    """On a CPU, let the C library keep what a forward frees for the next one: glibc gives large blocks back to the
+    kernel at once, and each forward would fault its activations in again, page by page."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if device.type == "cpu" and mallopt is not None:  # glibc alone has it
+        for parameter, size in _KEPT.items():
+            mallopt(parameter, size)
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -15,11 +15,13 @@ from genmill.errors import GenerationFailed, OutputInvalid
 from genmill.inputs import ImageInput, SchedulerName
 from genmill.registry import ModelSpec
 from worker.engines.base import EngineJob, Event, Finished, Progress, Receipt
-from worker.engines.devices import pick_device
+from worker.engines.batches import Phase
+from worker.engines.crew import Crew
+from worker.engines.devices import keep_freed_memory, pick_device
 from worker.engines.meter import Meter
 from worker.engines.pipelines import build_prototypes, call_arguments, denoiser_of, load_pipeline, parameters_of
-from worker.engines.receipts import failed, make_receipt
-from worker.engines.rendezvous import Hub, Phase, Task
+from worker.engines.receipts import Place, failed, make_receipt
+from worker.engines.rendezvous import Hub, Task
 from worker.engines.schedulers import make_scheduler
 from worker.engines.sites import build_stand_ins
 
@@ -88,16 +90,20 @@ class DiffusionEngine:
         self._take(spec, load_pipeline(spec, pick_device(device)))
 
     @classmethod
-    def from_pipeline(cls, spec: ModelSpec, pipe: DiffusionPipeline) -> Self:
+    def from_pipeline(cls, spec: ModelSpec, pipe: DiffusionPipeline, crew: Crew | None = None) -> Self:
         """An engine of a pipeline that is already built, on the device where it is."""
         engine = cls.__new__(cls)
-        engine._take(spec, pipe)
+        engine._take(spec, pipe, crew)
         return engine
 
-    def _take(self, spec: ModelSpec, pipe: DiffusionPipeline) -> None:
+    def _take(self, spec: ModelSpec, pipe: DiffusionPipeline, crew: Crew | None = None) -> None:
         self._spec = spec
         self._pipe = pipe
-        self._hub = Hub(coda_patience=CODA_PATIENCE)
+        denoiser = denoiser_of(pipe)
+        keep_freed_memory(denoiser.device)
+        self._place = Place.of(denoiser)
+        self._crew = crew or Crew.of(denoiser.device)
+        self._hub = Hub(self._crew, coda_patience=CODA_PATIENCE)
         self._stand_ins = build_stand_ins(pipe, self._hub, spec.max_batch)
         self._prototypes = build_prototypes(pipe)
         self._schedulers: dict[SchedulerName, Any] = {}
@@ -144,6 +150,7 @@ class DiffusionEngine:
             self.evict(job_id)
         self._prototypes.clear()
         self._stand_ins.clear()
+        self._crew.close()
         del self._pipe
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -202,7 +209,7 @@ class DiffusionEngine:
 
     def _receipt(self, berth: _Berth) -> Receipt:
         meter = Meter.merged([picture.task.meter for picture in berth.pictures])
-        return make_receipt(self._spec, denoiser_of(self._pipe), berth.input.seed, meter)
+        return make_receipt(self._spec, self._place, berth.input.seed, meter)
 
 
 def _first_image(pipe: Any, arguments: dict[str, Any]) -> torch.Tensor:

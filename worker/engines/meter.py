@@ -39,12 +39,14 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One forward, seen by one of its calls. `images` counts the calls that shared it."""
+    """One forward, seen by one of its calls: charged is `part` of the watch's time. `images` counts the calls that
+    shared the forward, which `forward` identifies; threads that computed it together have a watch each."""
 
     watch: Stopwatch
     part: float
     images: int
     is_step: bool
+    forward: object
 
     @property
     def charged_ms(self) -> float:
@@ -74,4 +76,4 @@ class Meter:
     @property
     def steps(self) -> list[Share]:
         """Forwards of the denoiser; two images of one job in one forward count once."""
-        return list({id(share.watch): share for share in self.shares if share.is_step}.values())
+        return list({id(share.forward): share for share in self.shares if share.is_step}.values())

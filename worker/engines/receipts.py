@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import diffusers
 import torch
@@ -18,14 +19,26 @@ from worker.engines.meter import Meter
 log = logging.getLogger(__name__)
 
 
-def make_receipt(spec: ModelSpec, module: Any, seed: int, meter: Meter) -> Receipt:
-    """The receipt of a job whose forwards `meter` saw; dtype and device are those of `module`."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a model runs, as receipts say it. Asked once: for each of them, a module would walk over its parts."""
+
+    dtype: str
+    device: str
+
+    @classmethod
+    def of(cls, module: Any) -> Self:
+        return cls(str(module.dtype).removeprefix("torch."), str(module.device))
+
+
+def make_receipt(spec: ModelSpec, place: Place, seed: int, meter: Meter) -> Receipt:
+    """The receipt of a job whose forwards `meter` saw."""
     sizes = [share.images for share in meter.steps]
     return Receipt(
         model=spec.name,
         revision=spec.revision,
-        dtype=str(module.dtype).removeprefix("torch."),
-        device=str(module.device),
+        dtype=place.dtype,
+        device=place.device,
         seed=seed,
         forwards=len(sizes),
         batch_min=min(sizes, default=0),

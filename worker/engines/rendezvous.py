@@ -8,75 +8,26 @@ they are done.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
+from collections.abc import Callable, Sequence
 from itertools import count
 from math import inf
 from typing import Any
 
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
-from torch import nn
 
-from worker.engines.caps import RowCaps
+from worker.engines.batches import Batch, ParkedCall, Part, Phase, Site, batches_of
+from worker.engines.crew import Crew
 from worker.engines.devices import is_out_of_memory
-from worker.engines.meter import Meter, Share, Stopwatch
-from worker.engines.rows import Arguments, Digests, RowPlan, take
+from worker.engines.meter import Meter, Share
+from worker.engines.rows import Digests
 from worker.engines.threadstate import ThreadState
 
 log = logging.getLogger(__name__)
 
 
-class Phase(IntEnum):
-    """Where in a pipeline a site stands. A turn runs all preludes, then one denoiser step, then codas."""
-
-    PRELUDE = 0
-    STEP = 1
-    CODA = 2
-
-
 class Evicted(GreenletExit):  # type: ignore[misc]  # greenlet has no types
     """Raised inside a pipeline call to end it: its `finally` and `with` blocks run, nothing is reported."""
-
-
-@dataclass(slots=True, eq=False)
-class Site:
-    """A method of a module at which calls meet. `caps` bounds the rows of its forwards."""
-
-    module: nn.Module
-    method: str
-    phase: Phase
-    plan: RowPlan
-    caps: RowCaps
-    device: torch.device
-    _forward: Callable[..., Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._forward = self.module if self.method == "__call__" else getattr(self.module, self.method)
-
-    def forward(self, arguments: Arguments) -> Any:
-        return self._forward(**arguments)
-
-
-@dataclass(slots=True, eq=False)
-class ParkedCall:
-    """A call that waits. Exactly one of `output` and `error` is set before its task goes on."""
-
-    task: Task
-    site: Site
-    arguments: Arguments
-    rows: int
-    signature: Hashable
-    turn: int
-    ticket: int
-    output: Any = None
-    error: BaseException | None = None
-    is_served: bool = False
-
-    @property
-    def group(self) -> Hashable:
-        return (id(self.site), self.signature, self.task.state.autocast)
 
 
 class Task(greenlet):  # type: ignore[misc]
@@ -110,14 +61,17 @@ class Task(greenlet):  # type: ignore[misc]
 class Hub:
     """Runs tasks turn by turn. All methods are called from one thread.
 
-    `coda_patience`: turns for which a coda call waits for company while others still take steps.
+    `forwards` counts those of the denoiser. `coda_patience`: turns for which a coda call waits for company while
+    others still take steps.
     """
 
-    def __init__(self, *, coda_patience: int = 0) -> None:
+    def __init__(self, crew: Crew | None = None, *, coda_patience: int = 0) -> None:
+        self._crew = crew or Crew()
         self._tasks: list[Task] = []
         self._turn = 0
         self._tickets = count()
         self._coda_patience = coda_patience
+        self.forwards = 0
 
     def start(self, work: Callable[[], Any]) -> Task:
         """Take a pipeline call on board; it begins with the next turn."""
@@ -195,86 +149,53 @@ class Hub:
     def _serve(self, phase: Phase) -> bool:
         """One forward for each group of calls that fit together. False when nobody waits."""
         waiting = self._waiting(phase)
-        for calls in grouped(waiting):
-            self._forward(calls)
+        self._forward(list(batches_of(waiting)))
         return bool(waiting)
 
     def _serve_codas(self) -> None:
         """Codas run when there is nobody to wait for, their forward is full, or the first is out of patience."""
-        waiting = self._waiting(Phase.CODA)
         is_last = all(task.phase is Phase.CODA for task in self._tasks if not task.is_over)
-        for calls in grouped(waiting):
-            site = calls[0].site
-            is_full = sum(call.rows for call in calls) >= site.caps.of(shape_of(calls[0]))
-            if is_last or is_full or self._turn - calls[0].turn >= self._coda_patience:
-                self._forward(calls)
 
-    def _forward(self, calls: Sequence[ParkedCall]) -> None:
-        """Serve the calls; halve them when the forward raises, until a culprit is alone and fails alone."""
-        error = self._try_forward(calls)
-        if error is None:
+        def is_due(batch: Batch) -> bool:
+            return is_last or batch.is_full or self._turn - batch.calls[0].turn >= self._coda_patience
+
+        self._forward([batch for batch in batches_of(self._waiting(Phase.CODA)) if is_due(batch)])
+
+    def _forward(self, batches: Sequence[Batch]) -> None:
+        """Serve the calls of all batches at once, as far as the crew reaches."""
+        parts = [part for batch in batches for part in batch.cut(self._crew.size)]
+        if not parts:
             return
-        shape, rows = shape_of(calls[0]), sum(call.rows for call in calls)
+        errors = self._crew.compute(parts)
+        for batch in batches:
+            own = [(part, error) for part, error in zip(parts, errors, strict=True) if part.batch is batch]
+            if all(error is None for _, error in own):
+                batch.site.caps.ran_clean(batch.shape, batch.rows)
+            self._charge([part for part, error in own if error is None], self._crew.share(len(parts)))
+            for part, error in own:
+                if error is not None:
+                    self._divide(part, error)
+
+    def _divide(self, part: Part, error: Exception) -> None:
+        """Halve the calls of a forward that raised, until a culprit is alone and fails alone."""
+        batch = part.batch
         if is_out_of_memory(error):
-            calls[0].site.caps.ran_out(shape, rows)
-            if calls[0].site.device.type == "cuda":
+            batch.site.caps.ran_out(batch.shape, batch.rows)
+            if batch.site.device.type == "cuda":
                 torch.cuda.empty_cache()
-        if len(calls) == 1:
-            calls[0].error, calls[0].is_served = error, True
+        if len(part.calls) == 1:
+            part.calls[0].error, part.calls[0].is_served = error, True
             return
-        log.warning("forward of %d rows failed, halving it: %s", rows, type(error).__name__)
-        middle = len(calls) // 2
-        self._forward(calls[:middle])
-        self._forward(calls[middle:])
+        log.warning("forward of %d rows failed, halving it: %s", part.rows, type(error).__name__)
+        for half in Batch(part.calls).halves():
+            self._forward([half])
 
-    def _try_forward(self, calls: Sequence[ParkedCall]) -> Exception | None:
-        site, counts = calls[0].site, [call.rows for call in calls]
-        hub_state = ThreadState.now()
-        calls[0].task.state.apply()
-        watch = Stopwatch(site.device)
-        try:
-            output = site.forward(site.plan.join([call.arguments for call in calls], counts))
-        except torch.AcceleratorError:
-            raise  # the context is gone: the process must end, and leases give the jobs back
-        except Exception as error:  # noqa: BLE001  # whatever a model raises: the caller finds the culprit
-            return error.with_traceback(None)  # the traceback would keep this forward's tensors
-        finally:
-            hub_state.apply()
-        watch.stop()
-        self._hand_out(calls, output, watch)
-        return None
-
-    def _hand_out(self, calls: Sequence[ParkedCall], output: Any, watch: Stopwatch) -> None:
-        site, total = calls[0].site, sum(call.rows for call in calls)
-        site.caps.ran_clean(shape_of(calls[0]), total)
-        start = 0
-        for call in calls:
-            stop = start + call.rows
-            call.output = output if len(calls) == 1 else take(output, start, stop)
-            call.is_served = True
-            part = call.rows / total if total else 1.0
-            call.task.meter.shares.append(Share(watch, part, len(calls), site.phase is Phase.STEP))
-            start = stop
-
-
-def grouped(waiting: Sequence[ParkedCall]) -> Iterator[list[ParkedCall]]:
-    """For each group of joinable calls those that fit in one forward. `waiting` is sorted by arrival, so that
-    who does not fit goes first in the next turn."""
-    groups: dict[Hashable, list[ParkedCall]] = {}
-    for call in waiting:
-        groups.setdefault(call.group, []).append(call)
-    for calls in groups.values():
-        cap = calls[0].site.caps.of(shape_of(calls[0]))
-        fitting, rows = [calls[0]], calls[0].rows
-        for call in calls[1:]:
-            if rows + call.rows > cap:
-                break
-            fitting.append(call)
-            rows += call.rows
-        yield fitting
-
-
-def shape_of(call: ParkedCall) -> Hashable:
-    """What a cap is learnt for: the shape of a row of the counting argument."""
-    first = call.arguments.get(call.site.plan.names[0]) if call.site.plan.names else None
-    return tuple(first.shape[1:]) if isinstance(first, torch.Tensor) else None
+    def _charge(self, parts: Sequence[Part], share: float) -> None:
+        """Write the time of a batch to its calls, by their rows."""
+        forward = object()
+        self.forwards += any(part.batch.site.phase is Phase.STEP for part in parts)
+        for part in parts:
+            is_step, images = part.batch.site.phase is Phase.STEP, len(part.batch.calls)
+            for call in part.calls:
+                fraction = share * (call.rows / part.rows if part.rows else 1.0)
+                call.task.meter.shares.append(Share(part.watch, fraction, images, is_step, forward))

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from worker.engines.batches import Phase, Site
 from worker.engines.caps import RowCaps
 from worker.engines.pipelines import DENOISERS
-from worker.engines.rendezvous import Hub, Phase, Site
+from worker.engines.rendezvous import Hub
 from worker.engines.rows import ROW_ARGUMENTS, RowPlan
 from worker.engines.standin import Intercept, stand_in
 

@@ -19,6 +19,9 @@ def stand_in(real: nn.Module, intercepts: Mapping[str, Intercept]) -> nn.Module:
     # pipelines look for offloading hooks in all submodules several times per call; the tree stays what it is
     submodules = tuple(real.modules())
     methods["modules"] = lambda _self, **_: iter(submodules)
+    first = next(real.parameters(), None)
+    if first is not None:  # moving a module changes its parameters' data, not the parameters
+        methods["device"] = property(lambda _self: first.device)
     if hasattr(cls, "cache_context"):
         methods["cache_context"] = _cache_context
     methods |= {"__module__": cls.__module__, "__doc__": cls.__doc__}

@@ -16,10 +16,17 @@ from genmill.inputs import TextInput
 from genmill.registry import ModelSpec
 from worker.engines.base import EngineJob, Event, Finished, Progress, TextOutput
 from worker.engines.caps import RowCaps
-from worker.engines.devices import is_out_of_memory, pick_device, pick_dtype, quiet, source_arguments
+from worker.engines.devices import (
+    is_out_of_memory,
+    keep_freed_memory,
+    pick_device,
+    pick_dtype,
+    quiet,
+    source_arguments,
+)
 from worker.engines.meter import Meter, Share, Stopwatch
 from worker.engines.paged import PagedBatch
-from worker.engines.receipts import failed, make_receipt
+from worker.engines.receipts import Place, failed, make_receipt
 from worker.engines.sampling import Dice
 
 LONGEST_CONTEXT = 8_192
@@ -59,7 +66,8 @@ class TextEngine:
         return engine
 
     def _take(self, spec: ModelSpec, model: Any, tokenizer: Any) -> None:
-        self._spec, self._model, self._tokenizer = spec, model, tokenizer
+        keep_freed_memory(model.device)
+        self._spec, self._model, self._tokenizer, self._place = spec, model, tokenizer, Place.of(model)
         self._context = min(model.config.max_position_embeddings, LONGEST_CONTEXT)
         self._eos = _eos_tokens(model, tokenizer)
         self._batch = PagedBatch(model, max_requests=spec.max_batch, context=self._context)
@@ -170,7 +178,7 @@ class TextEngine:
         for output in outputs:
             seat = self._entered.get(output.request_id)
             if seat is not None:
-                seat.meter.shares.append(Share(watch, 1 / max(1, len(rows)), len(rows), is_step=True))
+                seat.meter.shares.append(Share(watch, 1 / max(1, len(rows)), len(rows), is_step=True, forward=watch))
                 seat.tokens.append(output.generated_tokens[-1])
                 events.append(self._news(seat))
         return None
@@ -186,7 +194,7 @@ class TextEngine:
         self._leave(seat)
         reason = "stop" if is_stopped or is_end else "length"
         output = TextOutput(text, reason, len(seat.prompt), len(seat.tokens))
-        receipt = make_receipt(self._spec, self._model, seat.input.seed, seat.meter)
+        receipt = make_receipt(self._spec, self._place, seat.input.seed, seat.meter)
         return Finished(seat.job.job_id, receipt, text=output)
 
     def _text(self, seat: _Seat) -> str:

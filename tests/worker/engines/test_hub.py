@@ -1,69 +1,15 @@
 """The hub alone, with a module of one weight: who shares forwards, what fails whom, what leaks."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from tests.worker.engines.meeting import Doubler, Meeting, value
+from worker.engines.batches import Phase, Site
 from worker.engines.caps import RowCaps
-from worker.engines.rendezvous import Hub, Phase, Site, Task
 from worker.engines.rows import RowPlan
-
-
-class Doubler(nn.Module):
-    """Twice its input; notes the rows of each forward, and raises where `faults` says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.tensor(2.0))
-        self.sizes: list[int] = []
-        self.states: list[tuple[bool, bool]] = []
-        self.fault: Callable[[Tensor], Exception | None] = lambda _: None
-
-    def forward(self, sample: Tensor, timestep: Any) -> Tensor:  # noqa: ARG002
-        error = self.fault(sample)
-        if error is not None:
-            raise error
-        self.sizes.append(len(sample))
-        self.states.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
-        return sample * self.weight
-
-
-class Meeting:
-    """A hub with one site."""
-
-    def __init__(self, cap: int = 64, **options: Any) -> None:
-        self.module = Doubler()
-        self.hub = Hub(**options)
-        plan = RowPlan(("sample", "timestep"), ("sample", "timestep"))
-        self.caps = RowCaps(cap)
-        self.site = Site(self.module, "__call__", Phase.STEP, plan, self.caps, torch.device("cpu"))
-
-    def call(self, sample: Tensor, timestep: float = 1.0) -> Tensor:
-        result: Tensor = self.hub.meet(self.site, (sample, timestep), {})
-        return result
-
-    def doublings(self, start: float, times: int, seen: list[int] | None = None) -> Task:
-        def work() -> Tensor:
-            sample = torch.full((1, 3), start)
-            for step in range(times):
-                sample = self.call(sample)
-                if seen is not None:
-                    seen.append(step)
-            return sample
-
-        return self.hub.start(work)
-
-    def run(self) -> None:
-        while self.hub.tasks:
-            self.hub.turn()
-
-
-def value(task: Task) -> float:
-    assert task.error is None, task.error
-    return float(task.result[0, 0])
 
 
 def test_calls_share_a_forward_and_tasks_leave_when_they_are_done() -> None:

@@ -1,0 +1,168 @@
+"""Calls of shared modules that wait, which of them fit in one forward, and how a crew computes it in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import accumulate, groupby
+from math import prod
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from worker.engines.caps import RowCaps
+from worker.engines.meter import Stopwatch
+from worker.engines.rows import Arguments, RowPlan, take
+
+if TYPE_CHECKING:
+    from worker.engines.rendezvous import Task
+
+
+class Phase(IntEnum):
+    """Where in a pipeline a site stands. A turn runs all preludes, then one denoiser step, then codas."""
+
+    PRELUDE = 0
+    STEP = 1
+    CODA = 2
+
+
+@dataclass(slots=True, eq=False)
+class Site:
+    """A method of a module at which calls meet. `caps` bounds the rows of its forwards."""
+
+    module: nn.Module
+    method: str
+    phase: Phase
+    plan: RowPlan
+    caps: RowCaps
+    device: torch.device
+    _forward: Callable[..., Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._forward = self.module if self.method == "__call__" else getattr(self.module, self.method)
+
+    def forward(self, arguments: Arguments) -> Any:
+        return self._forward(**arguments)
+
+
+@dataclass(slots=True, eq=False)
+class ParkedCall:
+    """A call that waits. Exactly one of `output` and `error` is set before its task goes on."""
+
+    task: Task
+    site: Site
+    arguments: Arguments
+    rows: int
+    signature: Hashable
+    turn: int
+    ticket: int
+    output: Any = None
+    error: BaseException | None = None
+    is_served: bool = False
+
+    @property
+    def group(self) -> Hashable:
+        return (id(self.site), self.signature, self.task.state.autocast)
+
+    @property
+    def shape(self) -> Hashable:
+        """What a cap is learnt for: the shape of a row of the counting argument."""
+        first = self.arguments.get(self.site.plan.names[0]) if self.site.plan.names else None
+        return tuple(first.shape[1:]) if isinstance(first, torch.Tensor) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Calls that fit in one forward."""
+
+    calls: Sequence[ParkedCall]
+
+    @property
+    def site(self) -> Site:
+        return self.calls[0].site
+
+    @property
+    def shape(self) -> Hashable:
+        return self.calls[0].shape
+
+    @property
+    def rows(self) -> int:
+        return sum(call.rows for call in self.calls)
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows >= self.site.caps.of(self.shape)
+
+    def cut(self, most: int) -> Iterator[Part]:
+        """Its calls in their order, in at most so many parts of about as many rows."""
+        if most == 1 or len(self.calls) == 1:
+            yield Part(self, self.calls)
+            return
+        stops = accumulate(call.rows for call in self.calls)
+        places = [(stop - call.rows) * most // self.rows for stop, call in zip(stops, self.calls, strict=True)]
+        for _, part in groupby(zip(places, self.calls, strict=True), key=itemgetter(0)):
+            yield Part(self, [call for _, call in part])
+
+    def halves(self) -> tuple[Batch, Batch]:
+        middle = len(self.calls) // 2
+        return Batch(self.calls[:middle]), Batch(self.calls[middle:])
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """What one member of a crew computes of a batch."""
+
+    batch: Batch
+    calls: Sequence[ParkedCall]
+    watch: Stopwatch = field(init=False)
+
+    @property
+    def rows(self) -> int:
+        return sum(call.rows for call in self.calls)
+
+    @property
+    def weight(self) -> int:
+        """About how long it takes, next to other parts: its rows by the numbers in each."""
+        shape = self.batch.shape
+        return self.rows * (prod(shape) if isinstance(shape, tuple) else 1)
+
+    def compute(self) -> Exception | None:
+        """Serve the calls, in the modes of their tasks; or tell what the module raised.
+
+        Raises torch.AcceleratorError: the context is gone."""
+        site, counts = self.batch.site, [call.rows for call in self.calls]
+        with torch.inference_mode():
+            self.calls[0].task.state.apply()
+            self.watch = Stopwatch(site.device)
+            try:
+                output = site.forward(site.plan.join([call.arguments for call in self.calls], counts))
+            except torch.AcceleratorError:
+                raise  # the process must end, and leases give the jobs back
+            except Exception as error:  # noqa: BLE001  # whatever a model raises: the hub finds the culprit
+                return error.with_traceback(None)  # the traceback would keep this forward's tensors
+            self.watch.stop()
+            stops = list(accumulate(counts))
+            for call, stop in zip(self.calls, stops, strict=True):
+                call.output = output if len(counts) == 1 else take(output, stop - call.rows, stop)
+                call.is_served = True
+        return None
+
+
+def batches_of(waiting: Sequence[ParkedCall]) -> Iterator[Batch]:
+    """For each group of joinable calls those that fit in one forward. `waiting` is sorted by arrival, so that
+    who does not fit goes first in the next turn."""
+    groups: dict[Hashable, list[ParkedCall]] = {}
+    for call in waiting:
+        groups.setdefault(call.group, []).append(call)
+    for calls in groups.values():
+        cap = calls[0].site.caps.of(calls[0].shape)
+        fitting, rows = [calls[0]], calls[0].rows
+        for call in calls[1:]:
+            if rows + call.rows > cap:
+                break
+            fitting.append(call)
+            rows += call.rows
+        yield Batch(fitting)
