@@ -32,7 +32,6 @@ DELIVER = "worker.tasks.deliver"
 TOKEN_TTL_S = 60
 """How long a claim's token replays its answer; longer than any client retry."""
 
-EXECUTION_TTL_S = 24 * 3600
 RESULT_STREAM_MAXLEN = 10
 SCHEDULER_LOCK_TTL_S = 10
 
@@ -62,8 +61,11 @@ PREFIXES = {
     "vt": "gm:vt",
     "vclock": "gm:vclock",
     "run": "gm:run:",
-    "lease": "gm:lease:",
+    "leases": "gm:leases",
     "lim": "gm:lim",
+    "limnow": "gm:lim:now",
+    "limset": "gm:lim:set",
+    "scratch": "gm:scratch",
     "ttl": "gm:ttl",
     "wake": "gm:wake:",
     "token": "gm:token:",

@@ -16,4 +16,5 @@ redis.call('LREM', K.queue .. h.origin, 0, id)
 h.worker_name, h.start_ms = nil, nil
 finish(h, {status = 'canceled', event = 'canceled', type = 3, ttl = h.failure_ttl, payload = '', exc = '',
   error = err})
+flush()
 return 'dequeued'

@@ -1,71 +1,39 @@
 -- Claims one compatible batch: queued -> running, with fence, lease in every scope, RQ execution and registry.
 -- ARGV: token, worker name, classes (JSON list), wants (JSON list of {batch key, slots, 1 if resident, 1 if idle}),
---       lease ms, static limits (JSON object scope -> most live leases), execution ttl s, class delays (JSON, ms),
+--       lease ms, static limits (JSON object scope -> most live leases), class delays (JSON, ms),
 --       1 if the worker has nothing on board, crashes after which a job runs alone
 -- Returns {why, {id, fence, data, origin, tenant, batch_key, vd, enqueued_ms, rows, cost, parent, crashes, timeout},
 -- ...}; why is 'ok', 'empty', 'suspended', 'suspect' or 'limit <scope>'. The same token returns the same batch.
 local token, worker, classes, wants = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), cjson.decode(ARGV[4])
-local lease_ms, limits, execution_ttl, delays = tonumber(ARGV[5]), cjson.decode(ARGV[6]), ARGV[7], cjson.decode(ARGV[8])
-local is_empty, suspect_crashes, why = ARGV[9] == '1', tonumber(ARGV[10]), 'empty'
-
--- A lease that ran out since the claim is no longer the caller's to hear of.
-local function reply(leases)
-  local out = {#leases > 0 and 'ok' or why}
-  for _, lease in ipairs(leases) do
-    local row = redis.call('HMGET', K.job .. lease[1], 'fence', 'data', 'origin', 'tenant', 'batch_key', 'vd',
-      'enqueued_ms', 'rows', 'cost', 'parent', 'crashes', 'timeout', 'status')
-    if table.remove(row) == 'started' and tonumber(row[1]) == lease[2] then
-      table.insert(row, 1, lease[1])
-      out[#out + 1] = row
-    end
-  end
-  return out
-end
-
-local known = redis.call('GET', K.token .. token)
-if known then return reply(cjson.decode(known)) end
-if redis.call('EXISTS', K.suspended) == 1 then return {'suspended'} end
-
-local published = redis.call('HMGET', K.lim, 'limits', 'expires_ms')
-if published[1] and tonumber(published[2]) > now_ms then
-  for scope, most in pairs(cjson.decode(published[1])) do limits[scope] = most end
-end
-local function room(scope, default)
-  local most = limits[scope] or (default and limits[default])
-  return most and most - redis.call('SCARD', K.run .. scope) or math.huge
-end
+local lease_ms, delays = tonumber(ARGV[5]), cjson.decode(ARGV[7])
+local is_empty, suspect_crashes, why = ARGV[8] == '1', tonumber(ARGV[9]), 'empty'
 local function blocked(scope) why = 'limit ' .. scope; return true end
 
--- Jobs that a foreign tool pushed on the plain list: into lanes, ours as they are, others as plain calls.
-local function adopt(class)
-  for _ = 1, 64 do
-    local id = redis.call('LPOP', K.queue .. class)
-    if not id then return end
-    local h = load(id)
-    if h.status == 'queued' then  -- an entry that was pushed twice and has run since is only dropped
-      if is_queued(h) then dequeue(h) end
-      release(id)  -- a job deleted while it ran and pushed again under the same id
-      if not h.batch_key then
-        redis.call('HSET', K.job .. id, 'tenant', 'default', 'model', 'call', 'batch_key', 'call', 'cost', 1,
-          'rows', 1, 'origin', class, 'fence', '0')
-      end
-      redis.call('HSET', K.job .. id, 'vd', int(now_ms + (delays[class] or 0)), 'enqueued_ms', int(now_ms),
-        'status', 'queued', 'origin', class)
-      redis.call('HDEL', K.job .. id, 'crashes', 'expires_ms', 'error')
-      redis.call('PERSIST', K.job .. id)
-      enqueue(load(id))
-    end
-  end
+local function row_of(h)
+  return {h.id, h.fence, h.data or false, h.origin, h.tenant, h.batch_key, h.vd or false, h.enqueued_ms or false,
+    h.rows or false, h.cost or false, h.parent or false, h.crashes or false, h.timeout or false}
 end
-for _, class in ipairs(classes) do adopt(class) end
+
+-- A lease that ran out since the claim is no longer the caller's to hear of.
+local function replay(leases)
+  local out = {'ok'}
+  for _, lease in ipairs(leases) do
+    local h = load(lease[1])
+    if h.status == 'started' and h.fence == lease[2] then out[#out + 1] = row_of(h) end
+  end
+  if #out == 1 then out[1] = why end
+  return out
+end
 
 -- The most urgent class of a batch key that has a claimable job: class, head's virtual deadline.
 local function head_of(bk)
   local class, vd
   for _, c in ipairs(classes) do
     local head = redis.call('ZSCORE', K.bkhead .. c, bk)
-    if head and redis.call('ZCARD', K.act .. c .. ':' .. bk) > 0 and (not vd or tonumber(head) < vd) then
-      if room('class:' .. c) > 0 then class, vd = c, tonumber(head) else blocked('class:' .. c) end
+    if head and (not vd or tonumber(head) < vd) and redis.call('ZCARD', K.act .. c .. ':' .. bk) > 0 then
+      if room('class:' .. c) <= 0 then blocked('class:' .. c)
+      elseif unreserved_room(c) <= 0 then blocked('all')
+      else class, vd = c, tonumber(head) end
     end
   end
   return class, vd
@@ -88,89 +56,96 @@ local function choose()
   return resident
 end
 
--- The tenant with the least virtual time; stale entries are moved back, tenants at their cap parked.
-local function next_tenant(class, bk)
-  local key = class .. ':' .. bk
+-- The class whose earliest job that is not taken yet has the earliest virtual deadline.
+local fronts, taken = {}, {}
+local function front_of(class, bk, most)
+  local front = fronts[class] or reader(K.ready .. class .. ':' .. bk, most + 1)
+  fronts[class] = front
+  while taken[peek(front) or false] do front.at = front.at + 1 end
+  return select(2, peek(front))
+end
+
+local function next_job(bk, most)
   while true do
-    local top = redis.call('ZRANGE', K.act .. key, 0, 0, 'WITHSCORES')
-    local tenant = top[1]
-    if not tenant then return nil end
-    local vt, tc = virtual_time(tenant), 'tc:' .. tenant .. ':' .. class
-    if redis.call('EXISTS', K.lane .. key .. ':' .. tenant) == 0 then redis.call('ZREM', K.act .. key, tenant)
-    elseif room('tenant:' .. tenant, string.sub(tenant, 1, 5) == 'host:' and 'host:*' or 'tenant:*') <= 0
-      or room(tc, 'tc:*:' .. class) <= 0 then
-      blocked('tenant:' .. tenant)
-      redis.call('ZREM', K.act .. key, tenant)
-      redis.call('SADD', K.parked .. key, tenant)
-      redis.call('SADD', K.parkings, tenant)
-    elseif vt > tonumber(top[2]) + 0.001 then redis.call('ZADD', K.act .. key, vt, tenant)
-    else return tenant end
+    local class, vd
+    for _, c in ipairs(classes) do
+      local front = not (fronts[c] and fronts[c].is_closed) and room('class:' .. c) > 0 and unreserved_room(c) > 0
+        and front_of(c, bk, most)
+      if front and (not vd or front < vd) then class, vd = c, front end
+    end
+    if not class then return nil end
+    local lane = next_lane(class, bk, most, blocked)
+    if lane then return class, lane end
+    fronts[class].is_closed = true  -- all who wait there are parked
   end
 end
 
--- nil for a job that RQ itself canceled or deleted while it stood in its lane: it only leaves the lane.
-local function lease(id, class, bk, tenant)
-  local h = load(id)
-  h.lane, h.origin, h.batch_key, h.tenant = class, class, bk, tenant
-  dequeue(h)
-  if h.status == 'canceled' then emit_callback(h, 'canceled') end
-  if h.status ~= 'queued' then return nil end
+local function lease(h, weight)
   h.fence = h.fence + 1
+  local id, execution = h.id, execution_of(h)
   redis.call('HSET', K.job .. id, 'status', 'started', 'started_at', iso(), 'last_heartbeat', iso(),
-    'worker_name', worker, 'fence', int(h.fence), 'start_ms', int(now_ms), 'origin', class, 'batch_key', bk,
-    'tenant', tenant)
-  redis.call('HSET', K.lease .. id, 'origin', class, 'tenant', tenant, 'model', h.model or '', 'worker', worker,
-    'fence', int(h.fence))
-  redis.call('HDEL', K.job .. id, 'lane', 'ended_at', 'ended_ms', 'error', 'exc_info', 'progress')
-  redis.call('PERSIST', K.job .. id)
-  redis.call('ZADD', K.run .. 'global', now_ms + lease_ms, id)
-  for _, scope in ipairs(scopes(h)) do redis.call('SADD', K.run .. scope, id) end
-  local execution = execution_of(h)
-  redis.call('ZADD', K.wip .. h.origin, '+inf', execution)
+    'worker_name', worker, 'fence', int(h.fence), 'start_ms', int(now_ms), 'origin', h.origin, 'batch_key', h.batch_key,
+    'tenant', h.tenant)
+  if h.fence > 1 then
+    redis.call('HDEL', K.job .. id, 'ended_at', 'ended_ms', 'error', 'exc_info', 'progress')
+    redis.call('PERSIST', K.job .. id)
+  end
+  later('HSET', K.leases, id, table.concat({h.origin, h.tenant, h.model or '', worker, int(h.fence), weight}, '\n'))
+  later('ZADD', K.run .. 'global', now_ms + lease_ms, id)
+  local counted = scopes({origin = h.origin, tenant = h.tenant, model = h.model or ''})
+  for _, scope in ipairs(counted) do later('SADD', K.run .. scope, id) end
+  take_room(counted)
+  later('ZADD', K.wip .. h.origin, '+inf', execution)
   redis.call('HSET', K.execution .. execution, 'id', 'f' .. int(h.fence), 'job_id', id, 'worker_name', worker,
     'created_at', tostring(now_ms / 1000), 'last_heartbeat', tostring(now_ms / 1000))
-  redis.call('EXPIRE', K.execution .. execution, execution_ttl)
   redis.call('ZADD', K.executions .. id, '+inf', 'f' .. int(h.fence))
-  redis.call('EXPIRE', K.executions .. id, execution_ttl)
-  redis.call('SADD', K.worker .. worker .. ':executions', execution)
-  redis.call('EXPIRE', K.worker .. worker .. ':executions', execution_ttl)
-  return h
+  later('SADD', K.worker .. worker .. ':executions', execution)
 end
 
-local pick, leases = choose(), {}
-if not pick then return {why} end
-local free = math.min(pick.slots, room('all'), room('model:' .. pick.model, 'model:*'))
-if free <= 0 then return {'limit all'} end
+-- Take a job of this lane, if it fits. Returns the rows that it takes; nil when the batch is closed with it.
+-- A job that RQ itself canceled or deleted while it stood in its lane only leaves the lane.
+local function take(class, lane, pick, rows_free, is_first, out)
+  local h = load((peek(lane.jobs)))
+  h.lane, h.origin, h.batch_key, h.tenant = class, class, pick.bk, lane.tenant
+  local rows, is_suspect = tonumber(h.rows or 1), tonumber(h.crashes or 0) >= suspect_crashes
+  -- More rows than free slots: only alone on an idle station, or the job would wait for ever.
+  if rows > rows_free and not (is_first and pick.is_idle) then return nil end
+  -- One crash short of being given up: run alone, so that no innocent company is ever given up with it.
+  if is_suspect and not (is_first and is_empty) then why = 'suspect'; return nil end
+  lane.jobs.at, taken[h.id] = lane.jobs.at + 1, true
+  dequeue(h)
+  if h.status == 'canceled' then emit_callback(h, 'canceled') end
+  if h.status ~= 'queued' then return 0 end
+  local weight, vt = limit_of('weight:' .. h.tenant) or 1, virtual_time(h.tenant)
+  lease(h, weight)
+  set_virtual_time(h.tenant, vt + tonumber(h.cost or 1) / weight)
+  out[#out + 1], out.clock = h, vt
+  return is_suspect and rows_free or rows
+end
+
+local known = redis.call('GET', K.token .. token)
+if known then return replay(cjson.decode(known)) end
+if redis.call('EXISTS', K.suspended) == 1 then return {'suspended'} end
+read_limits(ARGV[6])
+for _, class in ipairs(classes) do adopt(class, delays[class] or 0) end
+
+local pick, out = choose(), {}
+if not pick then flush(); return {why} end
+local free = math.min(pick.slots, room('model:' .. pick.model, 'model:*'))
 while free > 0 do
-  local class = head_of(pick.bk)
-  local tenant = class and next_tenant(class, pick.bk)
-  if not class then break end
-  if tenant then
-    local key = class .. ':' .. pick.bk
-    local id = redis.call('ZRANGE', K.lane .. key .. ':' .. tenant, 0, 0)[1]
-    local facts = redis.call('HMGET', K.job .. id, 'rows', 'crashes')
-    local rows, is_suspect = tonumber(facts[1] or 1), tonumber(facts[2] or 0) >= suspect_crashes
-    -- More rows than free slots: only alone on an idle station, or the job would wait for ever.
-    if rows > free and (#leases > 0 or not pick.is_idle) then break end
-    -- One crash short of being given up: run alone, so that no innocent company is ever given up with it.
-    if is_suspect and (#leases > 0 or not is_empty) then
-      why = 'suspect'
-      break
-    end
-    local h = lease(id, class, pick.bk, tenant)
-    if h then
-      local vt = virtual_time(tenant)
-      local weight = tonumber(limits['weight:' .. tenant] or 1)
-      redis.call('SET', K.vclock, vt)
-      redis.call('HSET', K.vt, tenant, vt + tonumber(h.cost or 1) / weight)
-      leases[#leases + 1] = {id, h.fence}
-      free = is_suspect and 0 or free - rows
-    end
-  end
+  local class, lane = next_job(pick.bk, pick.slots)
+  local rows = class and take(class, lane, pick, free, #out == 0, out)
+  if not rows then break end
+  free = free - rows
 end
-if #leases > 0 then
-  redis.call('SET', K.token .. token, cjson.encode(leases), 'EX', 60)
-  local class = head_of(pick.bk)
-  if class then wake(class) end
+if out.clock then redis.call('SET', K.vclock, out.clock) end
+flush()
+if #out == 0 then return {why} end
+local leases, reply = {}, {'ok'}
+for _, h in ipairs(out) do
+  leases[#leases + 1], reply[#reply + 1] = {h.id, h.fence}, row_of(h)
 end
-return reply(leases)
+redis.call('SET', K.token .. token, cjson.encode(leases), 'EX', 60)
+local class = head_of(pick.bk)
+if class then wake(class) end
+return reply

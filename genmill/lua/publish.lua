@@ -1,11 +1,15 @@
 -- Publishes limits with their epoch and expiry; an older epoch is refused. Changed limits take all tenants out of
 -- parking: the next claim parks again who is still at a cap.
--- ARGV: epoch, limits (JSON object scope -> most live leases), ttl ms
+-- ARGV: epoch, ttl ms, then scope, limit pairs
 -- Returns 1 or 0.
-local epoch = tonumber(ARGV[1])
+local epoch, wanted = tonumber(ARGV[1]), {unpack(ARGV, 3)}
 if tonumber(redis.call('HGET', K.lim, 'epoch') or 0) > epoch then return 0 end
-if redis.call('HGET', K.lim, 'limits') ~= ARGV[2] then
+local mark = table.concat(wanted, '\n')
+if redis.call('HGET', K.lim, 'mark') ~= mark then
+  redis.call('DEL', K.limnow)
+  if #wanted > 0 then redis.call('HSET', K.limnow, unpack(wanted)) end
   for _, tenant in ipairs(redis.call('SMEMBERS', K.parkings)) do unpark(tenant) end
+  flush()
 end
-redis.call('HSET', K.lim, 'epoch', int(epoch), 'limits', ARGV[2], 'expires_ms', int(now_ms + tonumber(ARGV[3])))
+redis.call('HSET', K.lim, 'epoch', int(epoch), 'mark', mark, 'expires_ms', int(now_ms + tonumber(ARGV[2])))
 return 1

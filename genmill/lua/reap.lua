@@ -36,10 +36,12 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.ttl, 0, now_ms, 'LIMIT', 0, mo
     counts[3] = counts[3] + 1
   end
 end
+flush()
 -- Parked with nothing running (the limits of a worker's settings were raised): no release would ever free them.
 for _, tenant in ipairs(redis.call('SMEMBERS', K.parkings)) do
   if redis.call('EXISTS', K.run .. 'tenant:' .. tenant) == 0 then unpark(tenant) end
 end
+flush()
 for _, class in ipairs({'p0', 'p1', 'p2', 'p3', 'callbacks'}) do
   redis.call('ZREMRANGEBYSCORE', K.canceled .. class, 0, now_s)
 end

@@ -16,4 +16,5 @@ for i = 2, #ARGV, 2 do
     if h.cancel then canceled[#canceled + 1] = id end
   end
 end
+flush()
 return {lost, canceled}

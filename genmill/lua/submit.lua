@@ -1,15 +1,16 @@
--- Stores a job and puts it into its lane: created -> queued.
--- ARGV: id, idempotency key ('' for none), body hash, idempotency ttl s, job ttl s (0 for none), list ttl s,
---       then the fields of the job hash as name, value pairs (tenant, origin, batch_key and delay_ms among them)
--- Returns {'stored'|'replayed'|'mismatch', job id}. Running it twice with one id stores once.
-local id, idem, body, idem_ttl, ttl, list_ttl = unpack(ARGV, 1, 6)
-local fields = {unpack(ARGV, 7)}
-local at = {}
-for i = 1, #fields, 2 do at[fields[i]] = fields[i + 1] end
+-- Stores jobs and puts them into their lanes: created -> queued.
+-- ARGV: idempotency ttl s, list ttl s, delay ms of the class, number of shared values, shared fields of the job
+--       hashes as name, value pairs (tenant, origin, batch_key and cost among them), then for each job: id,
+--       idempotency key ('' for none), body hash, ttl s (0 for none), number of own values, own fields as pairs
+-- Returns {'stored'|'replayed'|'mismatch', job id} for each. Running it twice with one id stores once.
+local idem_ttl, list_ttl, delay_ms, shared_count = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local shared = {}
+for i = 5, 4 + shared_count, 2 do shared[ARGV[i]] = ARGV[i + 1] end
 
-if redis.call('EXISTS', K.job .. id) == 1 then return {'stored', id} end
-if idem ~= '' then
-  local key = K.idem .. at.tenant .. ':' .. idem
+local function verdict(id, idem, body)
+  if redis.call('EXISTS', K.job .. id) == 1 then return {'stored', id} end
+  if idem == '' then return nil end
+  local key = K.idem .. shared.tenant .. ':' .. idem
   local known = redis.call('HMGET', key, 'body', 'job')
   if known[1] and known[1] ~= body then return {'mismatch', known[2]} end
   if known[1] then return {'replayed', known[2]} end
@@ -17,16 +18,34 @@ if idem ~= '' then
   redis.call('EXPIRE', key, idem_ttl)
 end
 
-local vd = now_ms + tonumber(at.delay_ms)
-if tonumber(ttl) > 0 then
-  local expires_ms = now_ms + tonumber(ttl) * 1000
-  vd = math.min(vd, math.max(now_ms, expires_ms - tonumber(at.cost)))
-  redis.call('HSET', K.job .. id, 'expires_ms', int(expires_ms))
+local function store(id, ttl_s, first, last)
+  local h = {id = id, origin = shared.origin, lane = shared.origin, batch_key = shared.batch_key,
+    tenant = shared.tenant, vd = now_ms + delay_ms}
+  local fields = {unpack(ARGV, 5, 4 + shared_count)}
+  for i = first, last do fields[#fields + 1] = ARGV[i] end
+  if ttl_s > 0 then
+    h.expires_ms = int(now_ms + ttl_s * 1000)
+    h.vd = math.min(h.vd, math.max(now_ms, tonumber(h.expires_ms) - tonumber(shared.cost)))
+    fields[#fields + 1] = 'expires_ms'
+    fields[#fields + 1] = h.expires_ms
+  end
+  h.vd = int(h.vd)
+  redis.call('HSET', K.job .. id, 'status', 'queued', 'created_at', iso(), 'enqueued_at', iso(),
+    'enqueued_ms', int(now_ms), 'vd', h.vd, 'fence', '0', 'lane', h.lane, unpack(fields))
+  enqueue(h)
+  later('ZADD', K.list .. shared.tenant, now_ms, id)
 end
-redis.call('HSET', K.job .. id, 'status', 'queued', 'created_at', iso(), 'enqueued_at', iso(),
-  'enqueued_ms', int(now_ms), 'vd', int(vd), 'fence', '0', unpack(fields))
-enqueue(load(id))
-redis.call('ZADD', K.list .. at.tenant, now_ms, id)
-redis.call('ZREMRANGEBYSCORE', K.list .. at.tenant, 0, now_ms - tonumber(list_ttl) * 1000)
-redis.call('EXPIRE', K.list .. at.tenant, list_ttl)
-return {'stored', id}
+
+local replies, at = {}, 5 + shared_count
+while at <= #ARGV do
+  local id, last = ARGV[at], at + 4 + tonumber(ARGV[at + 4])
+  local known = verdict(id, ARGV[at + 1], ARGV[at + 2])
+  if not known then store(id, tonumber(ARGV[at + 3]), at + 5, last) end
+  replies[#replies + 1] = known or {'stored', id}
+  at = last + 1
+end
+flush()
+local list = K.list .. shared.tenant
+redis.call('ZREMRANGEBYSCORE', list, 0, now_ms - list_ttl * 1000)
+redis.call('EXPIRE', list, list_ttl)
+return replies

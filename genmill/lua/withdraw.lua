@@ -3,4 +3,5 @@
 local h = load(ARGV[1])
 if not h.exists or not is_queued(h) then return 0 end
 dequeue(h)
+flush()
 return 1

@@ -35,6 +35,15 @@ class Settlement:
     delay_ms: int = 0
 
 
+class Submitted(NamedTuple):
+    """What became of a request: stored, or not because its Idempotency-Key is known: `is_replay` with the same body,
+    `is_mismatch` with another; `job_id` is then that of the earlier job."""
+
+    job_id: str
+    is_replay: bool
+    is_mismatch: bool
+
+
 class Want(NamedTuple):
     """What a worker asks for: rows of one batch key. `is_idle`: nothing of this key is on board."""
 

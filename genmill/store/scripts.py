@@ -24,8 +24,14 @@ NAMES = (
 )
 
 
+LIBRARY = ("base", "lanes", "leases", "ends", "limits", "adopt", "fair")
+"""What all scripts share, in the order of definition; each is a file of `lua/lib`."""
+
+
 def register(redis: Redis) -> dict[str, Script]:
     """Scripts by name. redis-py sends EVALSHA and loads the text when the server does not know it."""
     folder = resources.files("genmill") / "lua"
-    head = keys.lua_prelude() + (folder / "lib.lua").read_text(encoding="utf-8")
+    head = keys.lua_prelude() + "".join(
+        (folder / "lib" / f"{name}.lua").read_text(encoding="utf-8") for name in LIBRARY
+    )
     return {name: redis.register_script(head + (folder / f"{name}.lua").read_text(encoding="utf-8")) for name in NAMES}

@@ -25,7 +25,10 @@ from genmill.jobs import (
 )
 from genmill.settings import Durability, Settings
 from genmill.store import scripts
-from genmill.store.messages import Claimed, Reaped, Renewal, Settlement, Want
+from genmill.store.messages import Claimed, Reaped, Renewal, Settlement, Submitted, Want
+
+SUBMIT_CHUNK = 200
+"""Jobs stored by one run of the script: others wait meanwhile, some milliseconds."""
 
 
 class Store:
@@ -43,21 +46,30 @@ class Store:
         Raises IdempotencyMismatch, StoreUnavailable. Safe to repeat: the same job id is stored once. With durability
         `always` it returns only when the append-only file holds the job.
         """
-        lifetime = max(self.settings.result_ttl_s, self.settings.failure_ttl_s)
-        head = [
-            request.job_id,
-            request.idempotency_key or "",
-            request.body_hash,
-            self.settings.idempotency_ttl_s,
-        ]
-        args = [*head, request.ttl_s or 0, lifetime, *_flat(self._fields(request))]
-        is_durable = self.settings.durability is Durability.ALWAYS
-        (verdict, job_id), *aof = self._send("submit", [args], wait_aof=is_durable)
-        if is_durable and aof[0][0] < 1:
-            raise StoreUnavailable("the append-only file did not confirm the job in time; try again")
-        if verdict == b"mismatch":
+        (submitted,) = self.submit_many([request])
+        if submitted.is_mismatch:
             raise IdempotencyMismatch
-        return job_id.decode(), verdict == b"replayed"
+        return submitted.job_id, submitted.is_replay
+
+    def submit_many(self, requests: Sequence[JobRequest]) -> list[Submitted]:
+        """Store and queue many in one round trip, in their order; those of one model, class and tenant in one step.
+
+        Raises StoreUnavailable. Safe to repeat as a whole: the same job ids are stored once.
+        """
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for place, request in enumerate(requests):
+            groups.setdefault(_shared_by(request), []).append(place)
+        chunks = [places[i : i + SUBMIT_CHUNK] for places in groups.values() for i in range(0, len(places), SUBMIT_CHUNK)]
+        calls = [self._submit_args([requests[place] for place in places]) for places in chunks]
+        is_durable = self.settings.durability is Durability.ALWAYS
+        replies = self._send("submit", calls, wait_aof=is_durable)
+        if is_durable and replies.pop()[0] < 1:
+            raise StoreUnavailable("the append-only file did not confirm the job in time; try again")
+        submitted = [Submitted("", False, False)] * len(requests)
+        for places, verdicts in zip(chunks, replies, strict=True):
+            for place, (verdict, job_id) in zip(places, verdicts, strict=True):
+                submitted[place] = Submitted(job_id.decode(), verdict == b"replayed", verdict == b"mismatch")
+        return submitted
 
     def claim(
         self,
@@ -75,7 +87,7 @@ class Store:
         args: list[str | int] = [
                 token or uuid.uuid4().hex, worker, json.dumps(list(classes)),
                 json.dumps([[key, slots, int(resident), int(idle)] for key, slots, resident, idle in wants]),
-                int(self.settings.lease_s * 1000), json.dumps(dict(self.settings.limits)), keys.EXECUTION_TTL_S,
+                int(self.settings.lease_s * 1000), json.dumps(dict(self.settings.limits)),
                 json.dumps(self.settings.class_delay_ms), int(is_empty), self._suspect_crashes(),
             ]  # fmt: skip
         reply = self._scripts["claim"](args=args)
@@ -85,7 +97,8 @@ class Store:
         """Commit ends of jobs in one round trip. False where the lease was lost: that commit is refused."""
         if not settlements:
             return []
-        verdicts = self._send("settle", [_settle_args(settlement) for settlement in settlements])
+        args = [part for settlement in settlements for part in _settle_args(settlement)]
+        (verdicts,) = self._send("settle", [args])
         return [verdict in (b"ok", b"again") for verdict in verdicts]
 
     def cancel(self, job_id: str) -> str:
@@ -114,8 +127,9 @@ class Store:
 
     def refile(self, claim: Claim, request: JobRequest) -> bool:
         """Turn a plain RQ call of worker.tasks.generate into the job that it describes."""
-        fields = {**self._fields(request), "origin": claim.origin}
-        return bool(self._scripts["refile"](args=[claim.job_id, claim.fence, *_flat(fields)]) == b"ok")
+        fields = self._shared_fields(request) | _own_fields(request) | {"origin": claim.origin}
+        delay_ms = self.settings.class_delay_ms[request.job_class.value]
+        return bool(self._scripts["refile"](args=[claim.job_id, claim.fence, delay_ms, *_flat(fields)]) == b"ok")
 
     def note_progress(self, steps: Iterable[tuple[str, int, int, int]]) -> int:
         """(job id, fence, step, steps) of running jobs; returns how many were still ours."""
@@ -135,7 +149,7 @@ class Store:
 
     def publish_limits(self, epoch: int, limits: Mapping[str, float], ttl_s: float) -> bool:
         """Make limits known to all claims for `ttl_s`; False when a later epoch has published already."""
-        return bool(self._scripts["publish"](args=[epoch, json.dumps(dict(limits)), int(ttl_s * 1000)]))
+        return bool(self._scripts["publish"](args=[epoch, int(ttl_s * 1000), *_flat(dict(sorted(limits.items())))]))
 
     def get(self, job_id: str) -> JobRecord | None:
         return self.get_many([job_id])[0]
@@ -209,20 +223,42 @@ class Store:
     def _suspect_crashes(self) -> int:
         return max(1, self.settings.max_crashes - 1)
 
-    def _fields(self, request: JobRequest) -> dict[str, Any]:
+    def _submit_args(self, requests: Sequence[JobRequest]) -> list[Any]:
+        """Of jobs that share their model, class and tenant."""
+        first = requests[0]
+        shared = _flat(self._shared_fields(first))
+        lifetime = max(self.settings.result_ttl_s, self.settings.failure_ttl_s)
+        delay_ms = self.settings.class_delay_ms[first.job_class.value]
+        args = [self.settings.idempotency_ttl_s, lifetime, delay_ms, len(shared), *shared]
+        for request in requests:
+            own = _flat(_own_fields(request))
+            args += [request.job_id, request.idempotency_key or "", request.body_hash, request.ttl_s or 0]
+            args += [len(own), *own]
+        return args
+
+    def _shared_fields(self, request: JobRequest) -> dict[str, Any]:
+        """Fields that all jobs of a model, class, tenant, cost and number of rows have in common."""
         spec = request.model
-        fields = {
-            "data": pack_generate(spec.name, request.input), "description": f"{spec.name} {spec.kind}",
-            "origin": request.job_class.value, "timeout": 3600, "result_ttl": self.settings.result_ttl_s,
-            "failure_ttl": self.settings.failure_ttl_s, "tenant": request.tenant, "model": spec.name,
-            "batch_key": spec.batch_key, "cost": round(spec.cost_ms(request.input), 3), "rows": request.input.rows,
-            "delay_ms": self.settings.class_delay_ms[request.job_class.value],
+        return {
+            "description": f"{spec.name} {spec.kind}", "origin": request.job_class.value, "timeout": 3600,
+            "result_ttl": self.settings.result_ttl_s, "failure_ttl": self.settings.failure_ttl_s,
+            "tenant": request.tenant, "model": spec.name, "batch_key": spec.batch_key,
+            "cost": round(spec.cost_ms(request.input), 3), "rows": request.input.rows,
         }  # fmt: skip
-        if request.webhook:
-            fields["hook"] = request.webhook
-        if request.metadata:
-            fields["metadata"] = json.dumps(dict(request.metadata))
-        return fields
+
+
+def _shared_by(request: JobRequest) -> tuple[Any, ...]:
+    cost_ms = request.model.cost_ms(request.input)
+    return (request.model.name, request.model.batch_key, request.job_class, request.tenant, cost_ms, request.input.rows)
+
+
+def _own_fields(request: JobRequest) -> dict[str, Any]:
+    fields: dict[str, Any] = {"data": pack_generate(request.model.name, request.input)}
+    if request.webhook:
+        fields["hook"] = request.webhook
+    if request.metadata:
+        fields["metadata"] = json.dumps(dict(request.metadata))
+    return fields
 
 
 def _flat(fields: Mapping[str, Any]) -> list[Any]:

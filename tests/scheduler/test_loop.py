@@ -81,4 +81,4 @@ def test_a_scheduled_job_whose_time_has_come_is_claimable_again(store: Store, re
 
 def test_static_limits_are_published_with_the_leaders_epoch(make_settings: SettingsFactory, redis: Redis) -> None:
     Scheduler(Store(redis, make_settings(limits={"all": 5})), "one").tick()
-    assert (redis.hget("gm:lim", "epoch"), redis.hget("gm:lim", "limits")) == (b"1", b'{"all": 5.0}')
+    assert (redis.hget("gm:lim", "epoch"), redis.hgetall("gm:lim:now")) == (b"1", {b"all": b"5.0"})

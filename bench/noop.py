@@ -1,0 +1,48 @@
+"""A worker whose models do nothing: what is left is the queue. `rq worker -w bench.noop.NoopWorker`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from genmill.registry import ModelSpec
+from worker.batch_worker import BatchWorker
+from worker.engines.base import Engine, EngineJob, Event, Finished, Receipt, TextOutput
+
+
+class NoopEngine:
+    """Finishes whoever is on board at its next step."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
+        self._on_board: dict[str, EngineJob] = {}
+
+    def free_slots(self) -> int:
+        return self._spec.max_batch - len(self._on_board)
+
+    def admit(self, jobs: Sequence[EngineJob]) -> None:
+        self._on_board.update((job.job_id, job) for job in jobs)
+
+    def step(self) -> list[Event]:
+        batch, self._on_board = self._on_board, {}
+        return [self._finished(job_id, len(batch)) for job_id in batch]
+
+    def evict(self, job_id: str) -> int | None:
+        return None if self._on_board.pop(job_id, None) is None else 0
+
+    def is_idle(self) -> bool:
+        return not self._on_board
+
+    def close(self) -> None:
+        self._on_board.clear()
+
+    def _finished(self, job_id: str, batch: int) -> Event:
+        spec = self._spec
+        receipt = Receipt(spec.name, spec.revision, "none", "none", 0, 1, batch, float(batch), batch, 0.0, 0.0)
+        return Finished(job_id, receipt, text=TextOutput("", "stop", 1, 0))
+
+
+class NoopWorker(BatchWorker):
+    """The real worker with engines that do nothing."""
+
+    def _load_engine(self, spec: ModelSpec) -> Engine:
+        return NoopEngine(spec)

@@ -1,0 +1,28 @@
+-- Jobs that a foreign tool pushed on RQ's plain list: into lanes, ours as they are, others as plain calls.
+
+local function adopt_one(id, class, delay_ms)
+  local h = load(id)
+  if h.status ~= 'queued' then return end  -- an entry that was pushed twice and has run since is only dropped
+  if is_queued(h) then dequeue(h) end
+  release(id)  -- a job deleted while it ran and pushed again under the same id
+  flush()
+  if not h.batch_key then
+    h.tenant, h.model, h.batch_key = 'default', 'call', 'call'
+    redis.call('HSET', K.job .. id, 'tenant', h.tenant, 'model', h.model, 'batch_key', h.batch_key, 'cost', 1,
+      'rows', 1, 'fence', '0')
+  end
+  h.origin, h.lane, h.vd, h.expires_ms = class, class, int(now_ms + delay_ms), nil
+  redis.call('HSET', K.job .. id, 'vd', h.vd, 'enqueued_ms', int(now_ms), 'origin', class, 'lane', class)
+  redis.call('HDEL', K.job .. id, 'crashes', 'expires_ms', 'error')
+  redis.call('PERSIST', K.job .. id)
+  enqueue(h)
+end
+
+local function adopt(class, delay_ms)
+  for _ = 1, 64 do
+    local id = redis.call('LPOP', K.queue .. class)
+    if not id then break end
+    adopt_one(id, class, delay_ms)
+  end
+  flush()
+end

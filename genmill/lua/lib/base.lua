@@ -1,0 +1,64 @@
+-- Time, numbers, the job hash, and changes that wait to be sent together.
+
+local T = redis.call('TIME')
+local now_s, now_ms = tonumber(T[1]), tonumber(T[1]) * 1000 + math.floor(tonumber(T[2]) / 1000)
+
+local function int(n) return string.format('%.0f', n) end
+
+-- RQ's time format, from civil-calendar arithmetic (Howard Hinnant, chrono-compatible date algorithms).
+local now_iso
+local function iso()
+  if now_iso then return now_iso end
+  local z = math.floor(now_s / 86400) + 719468
+  local era = math.floor(z / 146097)
+  local doe = z - era * 146097
+  local yoe = math.floor((doe - math.floor(doe / 1460) + math.floor(doe / 36524) - math.floor(doe / 146096)) / 365)
+  local doy = doe - (365 * yoe + math.floor(yoe / 4) - math.floor(yoe / 100))
+  local mp = math.floor((5 * doy + 2) / 153)
+  local day, month = doy - math.floor((153 * mp + 2) / 5) + 1, mp < 10 and mp + 3 or mp - 9
+  local year, s = yoe + era * 400 + (month <= 2 and 1 or 0), now_s % 86400
+  now_iso = string.format('%04d-%02d-%02dT%02d:%02d:%02d.%06dZ', year, month, day,
+    math.floor(s / 3600), math.floor(s % 3600 / 60), s % 60, tonumber(T[2]))
+  return now_iso
+end
+
+-- h.field for the fields that place, charge, release and hand out a job; h.exists is false for a hash that is gone.
+local FIELDS = {'status', 'origin', 'tenant', 'model', 'batch_key', 'vd', 'cost', 'rows', 'fence', 'worker_name',
+  'hook', 'crashes', 'result_ttl', 'failure_ttl', 'cancel', 'start_ms', 'expires_ms', 'lane', 'settled', 'gpu_ms',
+  'data', 'enqueued_ms', 'parent', 'timeout'}
+local function load(id)
+  local values = redis.call('HMGET', K.job .. id, unpack(FIELDS))
+  local h = {id = id}
+  for i, name in ipairs(FIELDS) do h[name] = values[i] or nil end
+  h.exists, h.fence = h.status ~= nil, tonumber(h.fence or 0)
+  return h
+end
+
+-- Changes of many jobs to one key go out as one command, in the order in which the first of each kind came.
+local waiting, order = {}, {}
+local function later(command, key, ...)
+  local name = command .. key
+  local change = waiting[name]
+  if not change then
+    change = {command, key}
+    waiting[name], order[#order + 1] = change, change
+  end
+  for i = 1, select('#', ...) do change[#change + 1] = (select(i, ...)) end
+end
+
+local function send_waiting()
+  for _, change in ipairs(order) do redis.call(unpack(change)) end
+  waiting, order = {}, {}
+end
+
+-- Reads a sorted set on, a chunk at a time: peek gives the entry at its place, as member and score; nil at the end.
+local function reader(key, chunk) return {key = key, chunk = chunk, entries = {}, at = 0, size = 0} end
+local function peek(r)
+  if r.at == r.size and not r.is_at_end then
+    local more = redis.call('ZRANGE', r.key, r.size, r.size + r.chunk - 1, 'WITHSCORES')
+    for _, part in ipairs(more) do r.entries[#r.entries + 1] = part end
+    r.size = r.size + #more / 2
+    r.is_at_end = #more < 2 * r.chunk
+  end
+  return r.entries[2 * r.at + 1], tonumber(r.entries[2 * r.at + 2])
+end

@@ -1,0 +1,57 @@
+-- How jobs end: terminal state, registry, result, counters, callback.
+
+-- The outbox: the delivery becomes a job of the queue `callbacks` in the same script as the commit it reports.
+local function emit_callback(h, event)
+  if not h.hook or h.hook == '' then return end
+  local host = string.match(h.hook, '^%a+://([^/?#]+)') or 'unknown'
+  local c = {id = 'cb_' .. h.id .. '_' .. int(h.fence) .. '_' .. event, origin = 'callbacks', lane = 'callbacks',
+    batch_key = 'callbacks', tenant = 'host:' .. host, vd = int(now_ms)}
+  redis.call('HSET', K.job .. c.id, 'status', 'queued', 'origin', c.origin, 'lane', c.lane, 'created_at', iso(),
+    'enqueued_at', iso(), 'data', cjson.encode({'worker.tasks.deliver', cjson.null, {h.id, event}, {}}),
+    'description', 'deliver ' .. event .. ' of ' .. h.id, 'timeout', 60, 'result_ttl', 86400, 'failure_ttl', 604800,
+    'tenant', c.tenant, 'model', 'callback', 'batch_key', c.batch_key, 'vd', c.vd, 'cost', 1,
+    'rows', 1, 'fence', 0, 'parent', h.id, 'owner', h.tenant, 'url', h.hook, 'enqueued_ms', c.vd)
+  enqueue(c)
+end
+
+-- RQ reads a job's result from a stream. A new stream's node is allocated with 4 kB; its copy has just its size.
+local function write_result(id, entry)
+  local stream = K.results .. id
+  redis.call('XADD', stream, 'MAXLEN', 10, '*', unpack(entry))
+  redis.call('COPY', stream, K.scratch)
+  redis.call('RENAME', K.scratch, stream)
+end
+
+local function count_at_worker(h, is_success)
+  local worker = K.worker .. (h.worker_name or '')
+  if not h.start_ms or redis.call('EXISTS', worker) == 0 then return end
+  redis.call('HINCRBY', worker, is_success and 'successful_job_count' or 'failed_job_count', 1)
+  redis.call('HINCRBYFLOAT', worker, 'total_working_time', (now_ms - tonumber(h.start_ms)) / 1000)
+end
+
+-- o: status (RQ's), event, ttl, type (RQ's result type), payload, error, exc (both may be '')
+local function finish(h, o)
+  local key, stream = K.job .. h.id, K.results .. h.id
+  redis.call('HSET', key, 'status', o.status, 'ended_at', iso(), 'ended_ms', int(now_ms), 'error', o.error,
+    'settled', o.settled or '', 'gpu_ms', h.gpu_ms or 0)
+  redis.call('HDEL', key, 'cancel', 'progress', 'lane')
+  local entry = {'type', o.type, 'worker_name', h.worker_name or '', 'execution_id', 'f' .. int(h.fence),
+    'execution_started_at', tostring(tonumber(h.start_ms or now_ms) / 1000), 'execution_ended_at', int(now_s)}
+  if o.payload ~= '' then entry[#entry + 1] = 'return_value'; entry[#entry + 1] = o.payload end
+  if o.exc ~= '' then entry[#entry + 1] = 'exc_string'; entry[#entry + 1] = o.exc end
+  write_result(h.id, entry)
+  local registry = ({finished = K.finished, failed = K.failed, canceled = K.canceled, stopped = K.failed})[o.status]
+  local ttl = tonumber(o.ttl or 604800)
+  later('ZADD', registry .. h.origin, ttl < 0 and '+inf' or now_s + ttl, h.id)
+  for _, each in ipairs({key, stream}) do
+    if ttl < 0 then redis.call('PERSIST', each) else redis.call('EXPIRE', each, ttl) end  -- -1: RQ's "for ever"
+  end
+  count_at_worker(h, o.status == 'finished')
+  emit_callback(h, o.event)
+end
+
+-- RQ itself ended a running job (its cancel or delete): free its slots; a canceled one still tells its webhook.
+local function end_foreign(h)
+  local had_lease = release(h.id) ~= nil
+  if had_lease and h.status == 'canceled' then emit_callback(h, 'canceled') end
+end

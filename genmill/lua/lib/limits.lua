@@ -1,0 +1,54 @@
+-- Limits on live leases, by scope: what the scheduler published, else what an operator has set, else static ones.
+
+local static, sources, known_limits, rooms = {}, {}, {}, {}
+
+local function read_limits(json)
+  static, sources = cjson.decode(json), {K.limset}
+  local expires = tonumber(redis.call('HGET', K.lim, 'expires_ms') or 0)
+  if expires > now_ms then table.insert(sources, 1, K.limnow) end
+end
+
+local function look_up(scope, default)
+  for _, source in ipairs(sources) do
+    local known = redis.call('HMGET', source, scope, default or scope)
+    if known[1] or known[2] then return tonumber(known[1] or known[2]) end
+  end
+  return static[scope] or (default and static[default]) or false
+end
+
+-- The limit of a scope, or of its default; nil where there is none.
+local function limit_of(scope, default)
+  if known_limits[scope] == nil then known_limits[scope] = look_up(scope, default) end
+  return known_limits[scope] or nil
+end
+
+-- Slots that are free in a scope; counted down as jobs are taken.
+local function room(scope, default)
+  if not rooms[scope] then
+    local most = limit_of(scope, default)
+    rooms[scope] = most and most - redis.call('SCARD', K.run .. scope) or math.huge
+  end
+  return rooms[scope]
+end
+
+local function take_room(scope_list)
+  for _, scope in ipairs(scope_list) do
+    if rooms[scope] then rooms[scope] = rooms[scope] - 1 end
+  end
+end
+
+local function tenant_room(tenant, class)
+  local default = string.sub(tenant, 1, 5) == 'host:' and 'host:*' or 'tenant:*'
+  return math.min(room('tenant:' .. tenant, default), room('tc:' .. tenant .. ':' .. class, 'tc:*:' .. class))
+end
+
+-- What the fleet's limit leaves to a class, once the slots are set aside that other classes have reserved.
+local function unreserved_room(class)
+  local left = room('all')
+  if class == 'callbacks' or left == math.huge then return math.huge end
+  for _, other in ipairs({'p0', 'p1', 'p2', 'p3'}) do
+    local kept = other ~= class and limit_of('reserve:' .. other)
+    if kept then left = left - math.max(0, kept - redis.call('SCARD', K.run .. 'class:' .. other)) end
+  end
+  return left
+end
