@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from genmill.registry import ModelSpec
 from worker.batch_worker import BatchWorker
-from worker.engines.base import Engine, EngineJob, Event, Finished, Receipt, TextOutput
+from worker.engines.base import Engine, EngineJob, Event, Finished, Left, Receipt, TextOutput
 
 
 class NoopEngine:
@@ -26,8 +26,8 @@ class NoopEngine:
         batch, self._on_board = self._on_board, {}
         return [self._finished(job_id, len(batch)) for job_id in batch]
 
-    def evict(self, job_id: str) -> int | None:
-        return None if self._on_board.pop(job_id, None) is None else 0
+    def evict(self, job_id: str) -> Left | None:
+        return None if self._on_board.pop(job_id, None) is None else Left(0)
 
     def is_idle(self) -> bool:
         return not self._on_board
@@ -37,7 +37,9 @@ class NoopEngine:
 
     def _finished(self, job_id: str, batch: int) -> Event:
         spec = self._spec
-        receipt = Receipt(spec.name, spec.revision, "none", "none", 0, 1, batch, float(batch), batch, 0.0, 0.0)
+        receipt = Receipt(
+            spec.name, spec.revision, "none", "none", 0, 1, batch, float(batch), batch, 1 / batch, 0.0, 0.0
+        )
         return Finished(job_id, receipt, text=TextOutput("", "stop", 1, 0))
 
 

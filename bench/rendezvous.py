@@ -95,7 +95,8 @@ class Fleet:
 
     def run(self, jobs: Sequence[EngineJob]) -> Run:
         """All jobs through the engine, admitted as its slots allow."""
-        waiting, ended, before = list(jobs), [], self.engine.hub.forwards
+        waiting, ended, hub = list(jobs), [], self.engine.hub
+        forwards, forward_s = hub.forwards, hub.forward_s
         began = time.perf_counter()
         while waiting or not self.engine.is_idle():
             free = self.engine.free_slots()
@@ -104,11 +105,10 @@ class Fleet:
             ended += [event for event in self.engine.step() if isinstance(event, Finished)]
         wall_s = time.perf_counter() - began
         assert len(ended) == len(jobs), "a job failed"
-        forwards = self.engine.hub.forwards - before
+        forwards = hub.forwards - forwards
         mean_batch = sum(event.receipt.forwards for event in ended) / forwards
-        forwards_s = sum(event.receipt.gpu_ms for event in ended) / 1e3
         pictures = {event.job_id: np.asarray(event.images[0], dtype=np.float32) for event in ended}
-        return Run(wall_s, forwards_s, forwards, mean_batch, pictures)
+        return Run(wall_s, hub.forward_s - forward_s, forwards, mean_batch, pictures)
 
 
 def run_alone(runner: PlainRunner, jobs: Sequence[EngineJob]) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:

@@ -93,7 +93,7 @@ class JobRequest:
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A job that this worker holds the lease of. `call` is (function, args, kwargs) as RQ stores it; `is_suspect`: it
-    was on board at every crash but the last allowed one, and runs alone.
+    was on board at every crash but the last allowed one, and runs alone. `postponed`: how often it was put off.
     """
 
     job_id: str
@@ -102,7 +102,7 @@ class Claim:
     tenant: str
     batch_key: str
     vd_ms: float
-    enqueued_ms: float
+    postponed: int
     rows: int
     cost_ms: float
     parent: str | None

@@ -18,8 +18,14 @@ from genmill.registry import BUILTIN_MODELS, field_faults, summary
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-_SCOPE = re.compile(r"all|(class|model|host|tenant|weight):[^\s:]+|host:[^\s]+|tc:[^\s:]+:(p[0-3]|callbacks)")
-_SCOPES_SHOWN = "all, class:<queue>, model:<name>, tenant:<name>, tc:<tenant>:<queue>, host:<host>, weight:<tenant>"
+_SCOPE = re.compile(
+    r"all|class:(p[0-3]|callbacks)|reserve:p[0-3]|(model|tenant):[^\s:]+|host:\S+|weight:(?!\*)[^\s:]+"
+    r"|tc:[^\s:]+:p[0-3]"
+)
+_SCOPES_SHOWN = (
+    "all, class:<queue>, reserve:<class>, model:<name>, tenant:<name>, tc:<tenant>:<class>, host:<host>, "
+    "weight:<tenant>; * stands for any model, tenant or host"
+)
 
 
 class Durability(StrEnum):

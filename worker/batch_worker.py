@@ -175,6 +175,9 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
     def _say_goodbye(self, floor: Floor) -> None:
         try:
             floor.close()
+        except Exception:  # a lost device may refuse even to free memory; the process ends either way
+            log.exception("worker %s: not all could be closed", self.name)
+        try:
             self.teardown()
         except RedisError as err:
             log.warning("worker %s leaves without a word, no answer from Redis: %s", self.name, err)

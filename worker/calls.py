@@ -20,7 +20,7 @@ from genmill.keys import JobClass
 from genmill.registry import Registry, invalid_request
 from genmill.settings import Settings
 from genmill.store import Store
-from worker.engines.base import Failed, Returned, StationEvent
+from worker.engines.base import Failed, Left, Returned, StationEvent
 
 
 class _GenerateCall(BaseModel):
@@ -83,11 +83,11 @@ class CallStation:
             events.append(Failed(running.job_id, JobFailure("the function ran longer than the job's timeout")))
         return events
 
-    def evict(self, job_id: str) -> int | None:
+    def evict(self, job_id: str) -> Left | None:
         """A function cannot be stopped from outside; its result is dropped."""
         if self._running and self._running.job_id == job_id and not self._running.is_dropped:
             self._running.is_dropped = True
-            return 0
+            return Left(0)
         return None
 
     def take_refiled(self) -> list[Claim]:

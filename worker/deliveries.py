@@ -21,7 +21,7 @@ from genmill.links import Links
 from genmill.settings import Settings
 from genmill.store import Store
 from genmill.views import job_view
-from worker.engines.base import Failed, Postponed, Returned, StationEvent
+from worker.engines.base import Failed, Left, Postponed, Returned, StationEvent
 
 log = logging.getLogger("genmill.worker")
 
@@ -87,9 +87,9 @@ class DeliveryStation:
         done = [job_id for job_id, future in self._sending.items() if future.done()]
         return [self._result(job_id, self._sending.pop(job_id)) for job_id in done]
 
-    def evict(self, job_id: str) -> int | None:
+    def evict(self, job_id: str) -> Left | None:
         future = self._sending.pop(job_id, None)
-        return None if future is None else 0
+        return None if future is None else Left(0)
 
     def is_idle(self) -> bool:
         return not self._sending
@@ -140,8 +140,9 @@ class DeliveryStation:
         record = self._store.get(job_id)
         view: dict[str, Any] = {"id": job_id} if record is None else job_view(record, self._links)
         body = message_body(event, view, datetime.now(UTC))
-        redis.hset(keys.job(claim.job_id), "body", body)
-        return body
+        redis.hsetnx(keys.job(claim.job_id), "body", body)
+        first: bytes = redis.hget(keys.job(claim.job_id), "body")
+        return first
 
     def _send(self, claim: Claim, url: str, tenant: str) -> tuple[int, float | None, str]:
         """(HTTP status or 0, Retry-After, one line about it)."""

@@ -21,7 +21,7 @@ from genmill.store import Outcome, Settlement, Store, Want
 from worker.board import Board
 from worker.calls import CallStation
 from worker.deliveries import DeliveryStation
-from worker.engines.base import Engine, Failed, Finished, Postponed, Progress, Returned, StationEvent
+from worker.engines.base import Engine, Failed, Finished, Left, Postponed, Progress, Returned, StationEvent
 from worker.residency import Residents
 from worker.stations import Station
 from worker.turns import whose_turn
@@ -29,6 +29,8 @@ from worker.uploads import Uploader
 
 log = logging.getLogger("genmill.worker")
 
+MAX_POSTPONED, ELSEWHERE_S = 5, 5.0
+"""How often, and for how long, a job is put off whose model does not load; see Residents.LOAD_RETRY_S."""
 MAX_PENDING_UPLOADS = 256
 """Above this the storage is not keeping up, and claiming more would only pile results up in memory."""
 
@@ -62,7 +64,7 @@ class Floor:
         return [want for want in bounded if want.slots > 0]
 
     def admit(self, claims: Sequence[Claim]) -> None:
-        """Put a batch (one batch key) on its station; a model that does not load fails its jobs, with the reason."""
+        """Put a batch (one batch key) on its station; jobs whose model does not load are put off, with the reason."""
         if not claims:
             return
         for claim in claims:
@@ -79,8 +81,7 @@ class Floor:
             self._unsettled += [Settlement(c.job_id, c.fence, Outcome.RETURNED) for c in claims]
         except Exception as err:  # the edge to third-party model code: whatever it raises ends these jobs only
             log.exception("batch %s cannot start", claims[0].batch_key)
-            failure = ModelUnavailable(f"{claims[0].batch_key}: {err}")
-            self._record([Failed(claim.job_id, failure) for claim in claims])
+            self._record([_unavailable(claim, err) for claim in claims])
         for claim in self._calls.take_refiled():
             self.board.remove(claim.job_id, claim.fence)
 
@@ -151,12 +152,17 @@ class Floor:
         return self._deliveries if batch_key == keys.CALLBACKS else self.residents.station_for(batch_key)
 
     def _heads(self) -> dict[str, float]:
+        """The earliest virtual deadline of each batch key among those who take part in its steps."""
         heads: dict[str, float] = {}
+        loading = {s.batch_key: s for s in self.residents.stations()}
         for claim in self.board.claims():
+            station = loading.get(claim.batch_key)
+            if station is None or station.is_loading(claim.job_id) or self._uploads.is_pending(claim):
+                continue
             heads[claim.batch_key] = min(claim.vd_ms, heads.get(claim.batch_key, float("inf")))
         return heads
 
-    def _evict(self, claim: Claim) -> int | None:
+    def _evict(self, claim: Claim) -> Left | None:
         if claim.batch_key == keys.CALL_BATCH_KEY:
             return self._calls.evict(claim.job_id)
         if claim.batch_key == keys.CALLBACKS:
@@ -174,10 +180,10 @@ class Floor:
         while self._stops:
             job_id, outcome = self._stops.popleft()
             claim = self.board.get(job_id)
-            step = None if claim is None or self._uploads.is_pending(claim) else self._evict(claim)
-            if claim is not None and step is not None:
-                error = JobCanceled(f"interrupted at step {step}")
-                self._unsettled.append(Settlement(job_id, claim.fence, outcome, error=error))
+            left = None if claim is None or self._uploads.is_pending(claim) else self._evict(claim)
+            if claim is not None and left is not None:
+                error = JobCanceled(f"interrupted at step {left.step}")
+                self._unsettled.append(Settlement(job_id, claim.fence, outcome, error=error, gpu_ms=left.gpu_ms))
 
     def _leave(self, claim: Claim) -> None:
         log.warning("job %s: the lease was lost, it leaves the batch", claim.job_id)
@@ -197,7 +203,7 @@ class Floor:
                 case Returned():
                     self._end(claim, Outcome.FINISHED, result=event.value)
                 case Failed():
-                    self._end(claim, Outcome.FAILED, error=event.error, exc=_trace(event.error))
+                    self._end(claim, Outcome.FAILED, error=event.error, exc=_trace(event.error), gpu_ms=event.gpu_ms)
                 case Postponed():
                     self._end(claim, Outcome.SCHEDULED, error=event.error, delay_ms=int(event.delay_s * 1000))
                 case _:
@@ -211,12 +217,20 @@ class Floor:
         result: object = None,
         error: JobFailure | None = None,
         exc: str = "",
+        gpu_ms: float = 0.0,
         delay_ms: int = 0,
     ) -> None:
-        gpu_ms = 0.0 if outcome is Outcome.SCHEDULED else claim.cost_ms
         self._unsettled.append(
             Settlement(claim.job_id, claim.fence, outcome, result, error, exc, gpu_ms=gpu_ms, delay_ms=delay_ms)
         )
+
+
+def _unavailable(claim: Claim, error: Exception) -> StationEvent:
+    """Another worker may have the model; after so many that had not, the job ends."""
+    failure = ModelUnavailable(f"{claim.batch_key}: {error}")
+    if claim.postponed < MAX_POSTPONED:
+        return Postponed(claim.job_id, ELSEWHERE_S, failure)
+    return Failed(claim.job_id, failure)
 
 
 def _trace(error: JobFailure) -> str:

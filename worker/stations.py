@@ -14,7 +14,7 @@ from genmill.inputs import ImageInput
 from genmill.jobs import Claim
 from genmill.registry import ModelSpec
 from genmill.storage import Storage
-from worker.engines.base import Engine, EngineJob, Event, Failed, Postponed, StationEvent
+from worker.engines.base import Engine, EngineJob, Event, Failed, Left, Postponed, StationEvent
 
 log = logging.getLogger("genmill.worker")
 
@@ -31,7 +31,7 @@ class Station(Protocol):
     def free_slots(self) -> int: ...
     def admit(self, claims: Sequence[Claim]) -> None: ...
     def step(self) -> list[StationEvent]: ...
-    def evict(self, job_id: str) -> int | None: ...
+    def evict(self, job_id: str) -> Left | None: ...
     def is_idle(self) -> bool: ...
     def close(self) -> None: ...
 
@@ -88,14 +88,18 @@ class ModelStation:
         self.step_s = took_s if not self.step_s else self.step_s + STEP_SMOOTHING * (took_s - self.step_s)
         return events
 
-    def evict(self, job_id: str) -> int | None:
+    def evict(self, job_id: str) -> Left | None:
         if job_id in self._loading:
             self._loading.pop(job_id)[1].cancel()
-            return 0
+            return Left(0)
         return self._engine.evict(job_id)
 
     def is_idle(self) -> bool:
         return self._engine.is_idle() and not self._loading and not self._refused
+
+    def is_loading(self, job_id: str) -> bool:
+        """The job waits for its input and takes no part in the steps yet."""
+        return job_id in self._loading
 
     def is_stepping(self) -> bool:
         """The engine has somebody on board; while inputs load there is only waiting."""
@@ -122,4 +126,7 @@ class ModelStation:
                 events.append(Postponed(job_id, STORAGE_RETRY_S, InputUnavailable(err.detail)))
             except GenmillError as err:
                 events.append(Failed(job_id, InputUnavailable(err.detail)))
+            except Exception as err:  # the edge of the loading thread: a stored input that nobody can read
+                log.exception("input of %s", job_id)
+                events.append(Failed(job_id, InputUnavailable(f"{type(err).__name__}: {err}")))
         return events

@@ -64,9 +64,9 @@ class Uploader:
             return len(self._pending)
 
     def close(self) -> None:
-        """Give up waiting for the storage; what is not stored is given back by the worker."""
+        """Store what can be stored at once; what the storage does not take is given back by the worker."""
         self._closing.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=True)
 
     def _store_outputs(self, claim: Claim, finished: Finished) -> None:
         try:

@@ -64,7 +64,7 @@ def figures_of(
     images = [outcome for outcome in done if outcome.job.is_image]
     receipts = [outcome.view["receipt"] for outcome in images]
     row_forwards = sum(receipt["forwards"] for receipt in receipts)
-    forwards = sum(receipt["forwards"] / receipt["batch_mean"] for receipt in receipts)
+    forwards = sum(receipt["forwards_share"] for receipt in receipts)
     waits = [total for outcome in done if (total := outcome.view["timings"]["total_s"]) is not None]
     fleet_s = fleet_seconds(images)
     sample = images[:: max(1, len(images) // ALONE)][:ALONE]

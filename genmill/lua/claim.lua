@@ -2,7 +2,7 @@
 -- ARGV: token, worker name, classes (JSON list), wants (JSON list of {batch key, slots, 1 if resident, 1 if idle}),
 --       lease ms, static limits (JSON object scope -> most live leases), class delays (JSON, ms),
 --       1 if the worker has nothing on board, crashes after which a job runs alone
--- Returns {why, {id, fence, data, origin, tenant, batch_key, vd, enqueued_ms, rows, cost, parent, crashes, timeout},
+-- Returns {why, {id, fence, data, origin, tenant, batch_key, vd, postponed, rows, cost, parent, crashes, timeout},
 -- ...}; why is 'ok', 'empty', 'suspended', 'suspect' or 'limit <scope>'. The same token returns the same batch.
 local token, worker, classes, wants = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), cjson.decode(ARGV[4])
 local lease_ms, delays = tonumber(ARGV[5]), cjson.decode(ARGV[7])
@@ -10,7 +10,7 @@ local is_empty, suspect_crashes, why = ARGV[8] == '1', tonumber(ARGV[9]), 'empty
 local function blocked(scope) why = 'limit ' .. scope; return true end
 
 local function row_of(h)
-  return {h.id, h.fence, h.data or false, h.origin, h.tenant, h.batch_key, h.vd or false, h.enqueued_ms or false,
+  return {h.id, h.fence, h.data or false, h.origin, h.tenant, h.batch_key, h.vd or false, h.postponed or false,
     h.rows or false, h.cost or false, h.parent or false, h.crashes or false, h.timeout or false}
 end
 

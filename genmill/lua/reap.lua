@@ -5,7 +5,7 @@
 local most, max_crashes = tonumber(ARGV[1]), tonumber(ARGV[2])
 local counts = {0, 0, 0, 0}
 local function fail(h, err, event, status)
-  finish(h, {status = status or 'failed', event = event, type = 2, ttl = h.failure_ttl, payload = '',
+  finish(h, {status = status or 'failed', event = event, type = status and 3 or 2, ttl = h.failure_ttl, payload = '',
     exc = '', error = err})
 end
 

@@ -8,5 +8,6 @@ release(id)
 redis.call('HSET', K.job .. id, unpack(ARGV, 4))
 redis.call('HSET', K.job .. id, 'status', 'queued', 'vd', int(now_ms + delay_ms), 'enqueued_ms', int(now_ms))
 enqueue(load(id))
+later('ZADD', K.list .. h.tenant, now_ms, id)
 flush()
 return 'ok'

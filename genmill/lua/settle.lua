@@ -33,7 +33,8 @@ local function settle(id, fence, outcome, payload, err, exc, gpu_ms, delay_ms)
     redis.call('HDEL', K.job .. id, 'progress')
     enqueue(h)
   elseif outcome == 'scheduled' then
-    redis.call('HSET', K.job .. id, 'status', 'scheduled', 'error', err, 'settled', mark)
+    redis.call('HSET', K.job .. id, 'status', 'scheduled', 'error', err, 'settled', mark,
+      'postponed', int(tonumber(h.postponed or 0) + 1))
     later('ZADD', K.scheduled .. h.origin, math.floor((now_ms + tonumber(delay_ms)) / 1000), id)
   else
     h.gpu_ms = tonumber(h.gpu_ms or 0) + tonumber(gpu_ms)

@@ -27,6 +27,8 @@ from genmill.settings import Durability, Settings
 from genmill.store import scripts
 from genmill.store.messages import Claimed, Reaped, Renewal, Settlement, Submitted, Want
 
+AOF_WAIT_MS = 1000
+"""How long a submit waits for the append-only file; shorter than the API waits for Redis, so that it hears of it."""
 SUBMIT_CHUNK = 200
 """Jobs stored by one run of the script: others wait meanwhile, some milliseconds."""
 
@@ -59,7 +61,9 @@ class Store:
         groups: dict[tuple[Any, ...], list[int]] = {}
         for place, request in enumerate(requests):
             groups.setdefault(_shared_by(request), []).append(place)
-        chunks = [places[i : i + SUBMIT_CHUNK] for places in groups.values() for i in range(0, len(places), SUBMIT_CHUNK)]
+        chunks = [
+            places[i : i + SUBMIT_CHUNK] for places in groups.values() for i in range(0, len(places), SUBMIT_CHUNK)
+        ]
         calls = [self._submit_args([requests[place] for place in places]) for places in chunks]
         is_durable = self.settings.durability is Durability.ALWAYS
         replies = self._send("submit", calls, wait_aof=is_durable)
@@ -210,7 +214,7 @@ class Store:
                 for args in calls:
                     pipe.evalsha(script.sha, 0, *args)
                 if wait_aof:
-                    pipe.execute_command("WAITAOF", 1, 0, 2000)  # type: ignore[no-untyped-call]
+                    pipe.execute_command("WAITAOF", 1, 0, AOF_WAIT_MS)  # type: ignore[no-untyped-call]
                 replies = pipe.execute(raise_on_error=False)
             if not any(isinstance(reply, NoScriptError) for reply in replies):
                 break
@@ -247,9 +251,20 @@ class Store:
         }  # fmt: skip
 
 
+def _chunks(places: Sequence[int]) -> list[Sequence[int]]:
+    return [places[start : start + SUBMIT_CHUNK] for start in range(0, len(places), SUBMIT_CHUNK)]
+
+
 def _shared_by(request: JobRequest) -> tuple[Any, ...]:
     cost_ms = request.model.cost_ms(request.input)
-    return (request.model.name, request.model.batch_key, request.job_class, request.tenant, cost_ms, request.input.rows)
+    return (
+        request.model.name,
+        request.model.batch_key,
+        request.job_class,
+        request.tenant,
+        cost_ms,
+        request.input.rows,
+    )
 
 
 def _own_fields(request: JobRequest) -> dict[str, Any]:
@@ -275,7 +290,7 @@ def _settle_args(settlement: Settlement) -> list[Any]:
 
 
 def _claim(row: Sequence[bytes | None], suspect_crashes: int) -> Claim:
-    job_id, fence, data, origin, tenant, batch_key, vd, enqueued, rows, cost, parent, crashes, timeout = (
+    job_id, fence, data, origin, tenant, batch_key, vd, postponed, rows, cost, parent, crashes, timeout = (
         b"" if part is None else part for part in row
     )
     try:
@@ -284,7 +299,7 @@ def _claim(row: Sequence[bytes | None], suspect_crashes: int) -> Claim:
         call = ("", [], {})  # pickled or broken: the call station refuses it by name, and never unpickles
     return Claim(
         job_id.decode(), int(fence), origin.decode(), tenant.decode(), batch_key.decode(), float(vd),
-        float(enqueued or 0), int(float(rows or 1)), float(cost or 1), parent.decode() or None,
+        int(postponed or 0), int(float(rows or 1)), float(cost or 1), parent.decode() or None,
         int(crashes or 0) >= suspect_crashes, float(timeout) if timeout and float(timeout) > 0 else None, call,
     )  # fmt: skip
 

@@ -125,7 +125,14 @@ def outcome(number: int = 0, state: str = "succeeded", start_s: int = 0, end_s: 
         "ended_at": f"2026-01-01T00:00:{end_s:02}.000Z",
         "timings": {"total_s": float(end_s - start_s)},
         "error": None,
-        "receipt": {"forwards": 20, "batch_min": 2, "batch_mean": 10.0, "batch_max": 16, **receipt},
+        "receipt": {
+            "forwards": 20,
+            "batch_min": 2,
+            "batch_mean": 10.0,
+            "batch_max": 16,
+            "forwards_share": 2.5,
+            **receipt,
+        },
     }
     return Outcome(job, view, (png(PIXELS),) if state == "succeeded" else ())
 
@@ -149,7 +156,7 @@ def test_figures_come_from_the_receipts_and_the_clock_of_the_fleet() -> None:
     figures = measure.figures_of(outcomes, alone(0, 1), ids, refused=0, wall_s=33.33)
 
     assert (figures["jobs"], figures["succeeded"], figures["failed"]) == (3, 3, 0)
-    assert (figures["forwards"], figures["mean_batch"], figures["max_batch"]) == (4, 10.0, 16)
+    assert (figures["forwards"], figures["mean_batch"], figures["max_batch"]) == (5, 8.0, 16)
     assert figures["fleet_s"] == 8.0
     assert figures["speedup_vs_one_at_a_time"] == 2.5
     assert figures["callbacks_verified"] == 2  # one job was told of under two ids

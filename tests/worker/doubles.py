@@ -9,11 +9,11 @@ from PIL import Image
 from genmill.errors import GenerationFailed, StorageUnavailable
 from genmill.inputs import ImageInput
 from genmill.storage import StoredObject
-from worker.engines.base import EngineJob, Event, Failed, Finished, Progress, Receipt
+from worker.engines.base import EngineJob, Event, Failed, Finished, Left, Progress, Receipt
 
 
 def receipt(gpu_ms: float = 5.0) -> Receipt:
-    return Receipt("shapes", "1", "float32", "cpu", 0, 1, 1, 1.0, 1, gpu_ms, 1.0)
+    return Receipt("shapes", "1", "float32", "cpu", 0, 1, 1, 1.0, 1, 1.0, gpu_ms, 1.0)
 
 
 class FakeEngine:
@@ -35,8 +35,9 @@ class FakeEngine:
     def step(self) -> list[Event]:
         return [self._step(job_id) for job_id in list(self.on_board)]
 
-    def evict(self, job_id: str) -> int | None:
-        return self.on_board.pop(job_id, None)
+    def evict(self, job_id: str) -> Left | None:
+        step = self.on_board.pop(job_id, None)
+        return None if step is None else Left(step, 1.5 * step)
 
     def is_idle(self) -> bool:
         return not self.on_board

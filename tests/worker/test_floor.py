@@ -19,7 +19,7 @@ from tests.conftest import SettingsFactory
 from tests.fleet import eventually
 from tests.worker.doubles import FakeEngine
 from worker.engines.base import Engine
-from worker.floor import Floor
+from worker.floor import MAX_POSTPONED, Floor
 
 CLASSES = ["p0", "p1", "p2", "p3", "callbacks"]
 SPEC = load_registry().get("shapes")
@@ -122,22 +122,47 @@ def test_giving_back_returns_what_has_not_ended(floor: Floor, store: Store) -> N
     assert floor.is_idle()
 
 
-def test_a_model_that_does_not_load_fails_its_jobs_with_the_reason(
-    store: Store, make_settings: SettingsFactory
-) -> None:
-    def broken(_spec: ModelSpec) -> Engine:
-        raise ModelUnavailable("no such file: unet")
+def broken(_spec: ModelSpec) -> Engine:
+    raise ModelUnavailable("no such file: unet")
 
+
+def test_jobs_of_a_model_that_does_not_load_are_left_to_other_workers_with_the_reason(
+    store: Store, engine: FakeEngine, make_settings: SettingsFactory, redis: Redis
+) -> None:
+    sick = Floor(store, load_registry(), make_settings(), load=broken)
+    well = Floor(store, load_registry(), make_settings(), load=lambda _spec: engine)
+    job_id = submit(store)
+    claim_into(sick)
+    run_dry(sick)
+    record = store.get(job_id)
+    assert record is not None
+    assert record.state is JobState.QUEUED
+    assert record.error is not None
+    assert (record.error["code"], "no such file: unet" in record.error["message"]) == ("model_unavailable", True)
+    redis.zrem("rq:scheduled:p1", job_id)  # as RQ's scheduler does when its time has come
+    redis.hset(keys.job(job_id), "status", "queued")
+    redis.rpush("rq:queue:p1", job_id)
+    assert claim_into(sick) == 0
+    assert claim_into(well) == 1
+    run_dry(well)
+    assert state(store, job_id) is JobState.SUCCEEDED
+    for floor in (sick, well):
+        floor.close()
+
+
+def test_a_job_whose_model_loads_nowhere_ends_with_the_reason(
+    store: Store, make_settings: SettingsFactory, redis: Redis
+) -> None:
     floor = Floor(store, load_registry(), make_settings(), load=broken)
     job_id = submit(store)
+    redis.hset(keys.job(job_id), "postponed", MAX_POSTPONED)
     claim_into(floor)
     run_dry(floor)
     floor.close()
     record = store.get(job_id)
     assert record is not None
     assert record.error is not None
-    assert record.error["code"] == "model_unavailable"
-    assert "no such file: unet" in record.error["message"]
+    assert (record.state, record.error["code"]) == (JobState.FAILED, "model_unavailable")
 
 
 def test_claim_and_settle_are_one_round_trip_each(

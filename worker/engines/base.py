@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from genmill.errors import JobFailure
 from genmill.inputs import JobInput
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineJob:
-    """A claimed job as an engine sees it. `init_image` is decoded RGB, already resized by nobody."""
+    """A claimed job as an engine sees it. `init_image` is decoded RGB, of any size."""
 
     job_id: str
     input: JobInput
@@ -27,7 +27,8 @@ class Receipt:
     """What the run of one job was like: facts for its client, and the cost to charge.
 
     `batch_*` count the rows-sharing jobs (images or sequences) in the forwards that this job took part in.
-    `gpu_ms` is the job's share of the time of its forwards.
+    `forwards_share` adds 1 / batch over the job's forwards: summed over all jobs it counts the forwards. `gpu_ms` is
+    the job's share of their time.
     """
 
     model: str
@@ -39,6 +40,7 @@ class Receipt:
     batch_min: int
     batch_mean: float
     batch_max: int
+    forwards_share: float
     gpu_ms: float
     step_ms: float
     versions: dict[str, str] = field(default_factory=dict)
@@ -73,11 +75,21 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
+    """`gpu_ms` is what the job had cost until then."""
+
     job_id: str
     error: JobFailure
+    gpu_ms: float = 0.0
 
 
 Event = Progress | Finished | Failed
+
+
+class Left(NamedTuple):
+    """How far a job had come that left before its end, and what that had cost."""
+
+    step: int
+    gpu_ms: float = 0.0
 
 
 class Engine(Protocol):
@@ -95,8 +107,8 @@ class Engine(Protocol):
         """One iteration for everybody on board. Returns at once with [] when nobody is."""
         ...
 
-    def evict(self, job_id: str) -> int | None:
-        """Drop a job between steps. Returns the steps that it had done, or None when it is not on board."""
+    def evict(self, job_id: str) -> Left | None:
+        """Drop a job between steps; None when it is not on board."""
         ...
 
     def is_idle(self) -> bool:

@@ -14,7 +14,7 @@ from PIL import Image
 from genmill.errors import GenerationFailed, OutputInvalid
 from genmill.inputs import ImageInput, SchedulerName
 from genmill.registry import ModelSpec
-from worker.engines.base import EngineJob, Event, Finished, Progress, Receipt
+from worker.engines.base import EngineJob, Event, Finished, Left, Progress, Receipt
 from worker.engines.batches import Phase
 from worker.engines.crew import Crew
 from worker.engines.devices import keep_freed_memory, pick_device
@@ -68,6 +68,10 @@ class _Berth:
     input: ImageInput
     pictures: list[_Picture] = field(default_factory=list)
     told: int = 0
+
+    @property
+    def meter(self) -> Meter:
+        return Meter.merged([picture.task.meter for picture in self.pictures])
 
     @property
     def step(self) -> int:
@@ -134,13 +138,13 @@ class DiffusionEngine:
                 events.extend(self._news(berth))
         return events
 
-    def evict(self, job_id: str) -> int | None:
+    def evict(self, job_id: str) -> Left | None:
         berth = self._berths.pop(job_id, None)
         if berth is None:
             return None
-        step = berth.step
+        left = Left(berth.step, berth.meter.gpu_ms)
         self._abandon(berth)
-        return step
+        return left
 
     def is_idle(self) -> bool:
         return not self._berths and not self._refused
@@ -196,11 +200,13 @@ class DiffusionEngine:
         if error is None:
             try:
                 images = tuple(as_image(task.result) for task in tasks)
-            except OutputInvalid as invalid:
-                error = invalid
+            except torch.AcceleratorError:
+                raise
+            except Exception as fault:  # noqa: BLE001  # one output must not end the worker
+                error = fault
         if error is not None:
             self._abandon(berth)
-            return [failed(job_id, error)]
+            return [failed(job_id, error, berth.meter.gpu_ms)]
         return [Finished(job_id, self._receipt(berth), images=images)]
 
     def _abandon(self, berth: _Berth) -> None:
@@ -208,8 +214,7 @@ class DiffusionEngine:
             self._hub.evict(picture.task)
 
     def _receipt(self, berth: _Berth) -> Receipt:
-        meter = Meter.merged([picture.task.meter for picture in berth.pictures])
-        return make_receipt(self._spec, self._place, berth.input.seed, meter)
+        return make_receipt(self._spec, self._place, berth.input.seed, berth.meter)
 
 
 def _first_image(pipe: Any, arguments: dict[str, Any]) -> torch.Tensor:
@@ -221,7 +226,7 @@ def as_image(picture: torch.Tensor) -> Image.Image:
     """A float picture [3, H, W] in 0..1 as PIL, rounded as diffusers does.
 
     Raises OutputInvalid for NaN, infinities, no pixels and all black."""
-    picture = picture.detach().float().cpu()
+    picture = picture.detach().cpu().float()  # on the device a copy may not fit
     if picture.numel() == 0 or not bool(picture.isfinite().all()):
         raise OutputInvalid
     pixels = (picture.permute(1, 2, 0).numpy() * 255).round().astype("uint8")

@@ -51,7 +51,11 @@ def build_prototypes(pipe: DiffusionPipeline) -> dict[bool, DiffusionPipeline]:
 
 
 def denoiser_of(pipe: DiffusionPipeline) -> Any:
-    return next(module for name in DENOISERS if (module := getattr(pipe, name, None)) is not None)
+    """The module that runs once a step. Raises ModelUnavailable where there is none by a known name."""
+    for name in DENOISERS:
+        if (module := getattr(pipe, name, None)) is not None:
+            return module
+    raise ModelUnavailable(f"{type(pipe).__name__} has no {' or '.join(DENOISERS)}")
 
 
 def parameters_of(pipe: DiffusionPipeline) -> frozenset[str]:

@@ -44,18 +44,19 @@ def make_receipt(spec: ModelSpec, place: Place, seed: int, meter: Meter) -> Rece
         batch_min=min(sizes, default=0),
         batch_mean=sum(sizes) / len(sizes) if sizes else 0.0,
         batch_max=max(sizes, default=0),
+        forwards_share=sum(1 / size for size in sizes),
         gpu_ms=meter.gpu_ms,
         step_ms=meter.step_ms,
         versions=dict(_versions()),
     )
 
 
-def failed(job_id: str, error: Exception) -> Failed:
+def failed(job_id: str, error: Exception, gpu_ms: float = 0.0) -> Failed:
     """The end of a job in its client's terms; what a model raises is logged whole and told in short."""
     if isinstance(error, JobFailure):
-        return Failed(job_id, error)
+        return Failed(job_id, error, gpu_ms)
     log.warning("job %s failed", job_id, exc_info=error)
-    return Failed(job_id, GenerationFailed(f"{type(error).__name__}: {str(error)[:500]}"))
+    return Failed(job_id, GenerationFailed(f"{type(error).__name__}: {str(error)[:500]}"), gpu_ms)
 
 
 @cache

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from itertools import count
 from math import inf
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -61,8 +62,8 @@ class Task(greenlet):  # type: ignore[misc]
 class Hub:
     """Runs tasks turn by turn. All methods are called from one thread.
 
-    `forwards` counts those of the denoiser. `coda_patience`: turns for which a coda call waits for company while
-    others still take steps.
+    `forwards` counts those of the denoiser, `forward_s` is the time that all took. `coda_patience`: turns for which
+    a coda call waits for company while others still take steps.
     """
 
     def __init__(self, crew: Crew | None = None, *, coda_patience: int = 0) -> None:
@@ -72,6 +73,7 @@ class Hub:
         self._tickets = count()
         self._coda_patience = coda_patience
         self.forwards = 0
+        self.forward_s = 0.0
 
     def start(self, work: Callable[[], Any]) -> Task:
         """Take a pipeline call on board; it begins with the next turn."""
@@ -144,6 +146,7 @@ class Hub:
 
     def _waiting(self, phase: Phase) -> list[ParkedCall]:
         calls = [task.call for task in self._tasks if task.call is not None and not task.is_over]
+        calls = [call for call in calls if not call.is_served]
         return sorted((call for call in calls if call.site.phase is phase), key=lambda call: call.ticket)
 
     def _serve(self, phase: Phase) -> bool:
@@ -159,14 +162,19 @@ class Hub:
         def is_due(batch: Batch) -> bool:
             return is_last or batch.is_full or self._turn - batch.calls[0].turn >= self._coda_patience
 
-        self._forward([batch for batch in batches_of(self._waiting(Phase.CODA)) if is_due(batch)])
+        while due := [batch for batch in batches_of(self._waiting(Phase.CODA)) if is_due(batch)]:
+            self._forward(due)
+            if not any(batch.is_full for batch in due):  # what full ones left behind is due as well
+                break
 
     def _forward(self, batches: Sequence[Batch]) -> None:
         """Serve the calls of all batches at once, as far as the crew reaches."""
         parts = [part for batch in batches for part in batch.cut(self._crew.size)]
         if not parts:
             return
+        start = perf_counter()
         errors = self._crew.compute(parts)
+        self.forward_s += perf_counter() - start
         for batch in batches:
             own = [(part, error) for part, error in zip(parts, errors, strict=True) if part.batch is batch]
             if all(error is None for _, error in own):
@@ -174,15 +182,19 @@ class Hub:
             self._charge([part for part, error in own if error is None], self._crew.share(len(parts)))
             for part, error in own:
                 if error is not None:
-                    self._divide(part, error)
+                    self._divide(part, error, was_alone=len(parts) == 1)
 
-    def _divide(self, part: Part, error: Exception) -> None:
-        """Halve the calls of a forward that raised, until a culprit is alone and fails alone."""
+    def _divide(self, part: Part, error: Exception, *, was_alone: bool) -> None:
+        """Halve the calls of a forward that raised, until a culprit is alone and fails alone. Who ran out of memory
+        beside others is tried alone first."""
         batch = part.batch
         if is_out_of_memory(error):
             batch.site.caps.ran_out(batch.shape, batch.rows)
             if batch.site.device.type == "cuda":
                 torch.cuda.empty_cache()
+        if len(part.calls) == 1 and is_out_of_memory(error) and not was_alone:
+            self._forward([Batch(part.calls)])
+            return
         if len(part.calls) == 1:
             part.calls[0].error, part.calls[0].is_served = error, True
             return

@@ -14,7 +14,7 @@ import transformers
 from genmill.errors import GenerationFailed, ModelUnavailable
 from genmill.inputs import TextInput
 from genmill.registry import ModelSpec
-from worker.engines.base import EngineJob, Event, Finished, Progress, TextOutput
+from worker.engines.base import EngineJob, Event, Finished, Left, Progress, TextOutput
 from worker.engines.caps import RowCaps
 from worker.engines.devices import (
     is_out_of_memory,
@@ -104,12 +104,12 @@ class TextEngine:
                 self._recover(error)
         return events
 
-    def evict(self, job_id: str) -> int | None:
+    def evict(self, job_id: str) -> Left | None:
         seat = self._seats.get(job_id)
         if seat is None:
             return None
         self._leave(seat)
-        return len(seat.tokens)
+        return Left(len(seat.tokens), seat.meter.gpu_ms)
 
     def is_idle(self) -> bool:
         return not self._seats and not self._refused
@@ -225,7 +225,7 @@ class TextEngine:
         self._empty_batch()
         if error is not None:
             self._leave(seat)
-            events.append(failed(seat.job.job_id, error))
+            events.append(failed(seat.job.job_id, error, seat.meter.gpu_ms))
         elif seat.job.job_id in self._seats:
             self._waiting.append(seat)
         return events

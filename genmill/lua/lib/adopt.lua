@@ -1,4 +1,8 @@
--- Jobs that a foreign tool pushed on RQ's plain list: into lanes, ours as they are, others as plain calls.
+-- Jobs on RQ's plain list: into lanes, ours as they are, others as plain calls.
+
+-- A job that was only put off (RQ's scheduler moved it) keeps its place, its time to live and what it is suspected of;
+-- one that had ended, or comes into another class, starts anew.
+local function is_new(h, class) return h.ended_ms or not h.vd or h.lane ~= class end
 
 local function adopt_one(id, class, delay_ms)
   local h = load(id)
@@ -11,9 +15,12 @@ local function adopt_one(id, class, delay_ms)
     redis.call('HSET', K.job .. id, 'tenant', h.tenant, 'model', h.model, 'batch_key', h.batch_key, 'cost', 1,
       'rows', 1, 'fence', '0')
   end
-  h.origin, h.lane, h.vd, h.expires_ms = class, class, int(now_ms + delay_ms), nil
-  redis.call('HSET', K.job .. id, 'vd', h.vd, 'enqueued_ms', int(now_ms), 'origin', class, 'lane', class)
-  redis.call('HDEL', K.job .. id, 'crashes', 'expires_ms', 'error')
+  if is_new(h, class) then
+    h.lane, h.vd, h.expires_ms = class, int(now_ms + delay_ms), nil
+    redis.call('HSET', K.job .. id, 'vd', h.vd, 'enqueued_ms', int(now_ms), 'origin', class, 'lane', class)
+    redis.call('HDEL', K.job .. id, 'crashes', 'expires_ms', 'error', 'postponed', 'ended_at', 'ended_ms')
+  end
+  h.origin = class
   redis.call('PERSIST', K.job .. id)
   enqueue(h)
 end

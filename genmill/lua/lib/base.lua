@@ -25,7 +25,7 @@ end
 -- h.field for the fields that place, charge, release and hand out a job; h.exists is false for a hash that is gone.
 local FIELDS = {'status', 'origin', 'tenant', 'model', 'batch_key', 'vd', 'cost', 'rows', 'fence', 'worker_name',
   'hook', 'crashes', 'result_ttl', 'failure_ttl', 'cancel', 'start_ms', 'expires_ms', 'lane', 'settled', 'gpu_ms',
-  'data', 'enqueued_ms', 'parent', 'timeout'}
+  'data', 'parent', 'timeout', 'ended_ms', 'postponed'}
 local function load(id)
   local values = redis.call('HMGET', K.job .. id, unpack(FIELDS))
   local h = {id = id}

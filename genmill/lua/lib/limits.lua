@@ -23,9 +23,9 @@ local function limit_of(scope, default)
 end
 
 -- Slots that are free in a scope; counted down as jobs are taken.
-local function room(scope, default)
+local function room(scope, default, limit_name)
   if not rooms[scope] then
-    local most = limit_of(scope, default)
+    local most = limit_of(limit_name or scope, default)
     rooms[scope] = most and most - redis.call('SCARD', K.run .. scope) or math.huge
   end
   return rooms[scope]
@@ -38,8 +38,8 @@ local function take_room(scope_list)
 end
 
 local function tenant_room(tenant, class)
-  local default = string.sub(tenant, 1, 5) == 'host:' and 'host:*' or 'tenant:*'
-  return math.min(room('tenant:' .. tenant, default), room('tc:' .. tenant .. ':' .. class, 'tc:*:' .. class))
+  if class == 'callbacks' then return room('tenant:' .. tenant, 'host:*', tenant) end  -- a tenant for each host
+  return math.min(room('tenant:' .. tenant, 'tenant:*'), room('tc:' .. tenant .. ':' .. class, 'tc:*:' .. class))
 end
 
 -- What the fleet's limit leaves to a class, once the slots are set aside that other classes have reserved.

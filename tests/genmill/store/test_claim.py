@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from redis import Redis
 from rq.executions import Execution
 from rq.job import Job, JobStatus
@@ -272,3 +273,69 @@ def test_data_that_cannot_be_read_comes_back_as_an_empty_call(redis: Redis, stor
         (claim,) = store.claim("w", CLASSES, [Want(keys.CALL_BATCH_KEY, 1)]).claims
         assert claim.call == ("", [], {})
         store.settle([Settlement("odd", claim.fence, Outcome.FAILED, exc="\ud800")])
+
+
+def test_weights_share_gpu_time_also_when_the_estimate_is_wrong(
+    make_settings: SettingsFactory, redis: Redis, submit: Submit, shapes: ModelSpec
+) -> None:
+    store = Store(redis, make_settings(limits={"weight:b": 2, "weight:c": 4}))
+    tenants = {"a": 1.0, "b": 2.0, "c": 4.0}
+    for tenant in tenants:
+        for _ in range(130):
+            submit(tenant, store=store)
+    served = dict.fromkeys(tenants, 0)
+    for _ in range(56):
+        for claim in store.claim("w", CLASSES, [Want(shapes.batch_key, 4)]).claims:
+            served[claim.tenant] += 1
+            store.settle([Settlement(claim.job_id, claim.fence, Outcome.FINISHED, {}, gpu_ms=claim.cost_ms / 5)])
+    shares = {tenant: count / sum(served.values()) * 7 for tenant, count in served.items()}
+    assert shares == {tenant: pytest.approx(weight, rel=0.1) for tenant, weight in tenants.items()}
+
+
+def test_slots_reserved_for_a_class_are_kept_from_the_others(
+    make_settings: SettingsFactory, redis: Redis, submit: Submit, shapes: ModelSpec
+) -> None:
+    store = Store(redis, make_settings(limits={"all": 5, "reserve:p0": 2}))
+    for _ in range(8):
+        submit(job_class="p3", store=store)
+    wants = [Want(shapes.batch_key, 8)]
+    assert len(store.claim("w", CLASSES, wants).claims) == 3
+    assert store.claim("w", CLASSES, wants).why == "limit all"
+    urgent = {submit(job_class="p0", store=store) for _ in range(3)}
+    assert {c.job_id for c in store.claim("w", CLASSES, wants).claims} < urgent
+    assert len(redis.smembers("gm:run:class:p0")) == 2
+
+
+def test_a_limit_set_by_an_operator_goes_before_the_workers_own(
+    make_settings: SettingsFactory, redis: Redis, submit: Submit, shapes: ModelSpec
+) -> None:
+    store = Store(redis, make_settings(limits={"tenant:*": 1}))
+    for _ in range(4):
+        submit(store=store)
+    redis.hset("gm:lim:set", "tenant:a", 3)
+    assert len(store.claim("w", CLASSES, [Want(shapes.batch_key, 8)]).claims) == 3
+
+
+def test_jobs_that_rq_deleted_do_not_hide_the_rest_of_their_lane(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    gone, kept = [submit() for _ in range(20)], [submit(), submit("b")]
+    for job_id in gone:
+        redis.delete(keys.job(job_id))
+    assert set(claim_ids(store, 2, shapes)) == set(kept)
+
+
+def test_a_job_that_was_put_off_keeps_its_place_its_ttl_and_its_history(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    job_id = submit(ttl_s=600)
+    (claim,) = store.claim("w", CLASSES, [Want(shapes.batch_key, 1)]).claims
+    redis.hset(keys.job(job_id), "crashes", 2)
+    store.settle([Settlement(job_id, claim.fence, Outcome.SCHEDULED, delay_ms=1)])
+    redis.zrem("rq:scheduled:p1", job_id)
+    redis.hset(keys.job(job_id), "status", "queued")
+    redis.rpush("rq:queue:p1", job_id)
+    (again,) = store.claim("w", CLASSES, [Want(shapes.batch_key, 1)]).claims
+    assert (again.vd_ms, again.postponed, again.is_suspect) == (claim.vd_ms, 1, True)
+    store.settle([Settlement(job_id, again.fence, Outcome.RETURNED)])
+    assert redis.zscore("gm:ttl", job_id) is not None

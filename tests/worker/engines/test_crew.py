@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -27,9 +28,13 @@ class CountingCrew(Crew):
 
 @pytest.fixture
 def crew() -> Iterator[Crew]:
+    """Of three, while torch grants other threads two: numbers that cannot be mistaken for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
     crew = Crew(3)
     yield crew
     crew.close()
+    torch.set_num_threads(before)
 
 
 def test_a_batch_is_cut_over_its_rows_and_counts_as_one_forward(crew: Crew) -> None:
@@ -54,29 +59,28 @@ def test_groups_of_one_turn_are_computed_together() -> None:
 
 
 def test_a_single_call_is_the_callers_own_work(crew: Crew) -> None:
-    threads = []
+    seen: list[tuple[bool, int]] = []
     meeting = Meeting(crew=crew)
-    meeting.module.fault = lambda _: threads.append(torch.get_num_threads())
-    granted = torch.get_num_threads()
+    meeting.module.fault = lambda _: seen.append((threading.get_ident() == caller, torch.get_num_threads()))
+    caller = threading.get_ident()
     meeting.doublings(1.0, times=1)
     meeting.run()
     for _ in range(3):
         meeting.doublings(1.0, times=1)
     meeting.run()
 
-    assert threads == [granted, 1, 1, 1]
+    assert seen == [(True, 2), (False, 1), (False, 1), (False, 1)]
 
 
 def test_threads_outside_the_crew_keep_what_torch_grants_them(crew: Crew) -> None:
-    granted = torch.get_num_threads()
     meeting = Meeting(crew=crew)
     for _ in range(3):
         meeting.doublings(1.0, times=1)
     meeting.run()
 
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(torch.get_num_threads).result() == granted
-    assert torch.get_num_threads() == granted
+        assert pool.submit(torch.get_num_threads).result() == 2
+    assert torch.get_num_threads() == 2
 
 
 def test_an_error_fails_the_culprit_alone(crew: Crew) -> None:
@@ -97,6 +101,21 @@ def test_out_of_memory_halves_the_whole_batch(crew: Crew) -> None:
 
     assert [value(task) for task in tasks] == [8.0] * 24
     assert meeting.caps.of((3,)) == 12
+
+
+def test_who_runs_out_of_memory_beside_others_is_tried_alone_before_it_fails(crew: Crew) -> None:
+    meeting = Meeting(crew=crew)
+    tried: list[float] = []
+
+    def no_room_at_first(sample: torch.Tensor) -> Exception | None:
+        tried.append(float(sample[0, 0]))
+        return torch.OutOfMemoryError("no room") if tried.count(tried[-1]) == 1 else None
+
+    meeting.module.fault = no_room_at_first
+    tasks = [meeting.doublings(float(number), times=1) for number in range(3)]
+    meeting.run()
+
+    assert [value(task) for task in tasks] == [0.0, 2.0, 4.0]
 
 
 def test_a_forward_runs_in_the_modes_of_its_tasks(crew: Crew) -> None:

@@ -180,3 +180,17 @@ def test_codas_wait_for_company_but_not_for_ever() -> None:
         meeting.hub.start(lambda steps=steps: work(steps))
     meeting.run()
     assert decoder.sizes == [2, 1]
+
+
+def test_all_that_is_due_is_decoded_in_one_turn_however_little_fits_in_a_forward() -> None:
+    meeting = Meeting()
+    decoder = Doubler()
+    plan = RowPlan(("sample", "timestep"), ("sample", "timestep"))
+    coda = Site(decoder, "__call__", Phase.CODA, plan, RowCaps(4), torch.device("cpu"))
+    long = meeting.doublings(1.0, times=9)
+    for _ in range(11):
+        meeting.hub.start(lambda: meeting.hub.meet(coda, (torch.ones(1, 3), 0.0), {}))
+    meeting.hub.turn()
+
+    assert decoder.sizes == [4, 4, 3]
+    assert list(meeting.hub.tasks) == [long]

@@ -8,6 +8,7 @@ from diffusers import ControlNetModel, StableDiffusionControlNetPipeline, Stable
 from PIL import Image
 
 from tests.worker.engines import tiny
+from worker.engines.crew import Crew
 from worker.engines.rendezvous import Hub
 from worker.engines.sites import build_stand_ins
 
@@ -15,10 +16,8 @@ COUNT = 5
 
 
 def together(pipe: Any, calls: list[dict[str, Any]]) -> tuple[list[torch.Tensor], list[int]]:
-    """Images of the calls at one hub, and the rows of the denoiser's forwards."""
-    rows: list[int] = []
-    pipe.unet.register_forward_hook(lambda *seen: rows.append(len(seen[-1][0])))
-    hub = Hub()
+    """Images of the calls at one hub, and how many calls shared each of the denoiser's forwards."""
+    hub = Hub(Crew(2))
     doubles = build_stand_ins(pipe, hub, max_images=COUNT)
     tasks = []
     for arguments in calls:
@@ -29,7 +28,7 @@ def together(pipe: Any, calls: list[dict[str, Any]]) -> tuple[list[torch.Tensor]
     while hub.tasks:
         hub.turn()
     assert [task.error for task in tasks] == [None] * len(calls)
-    return [task.result for task in tasks], rows
+    return [task.result for task in tasks], [share.images for task in tasks for share in task.meter.steps]
 
 
 def calls(**more: Any) -> list[dict[str, Any]]:
@@ -57,8 +56,8 @@ def assert_same(pipe: Any, asked: list[dict[str, Any]]) -> None:
         return [{name: value for name, value in seeded(one).items() if name != "seed"} for one in asked]
 
     expected = [pipe(**arguments).images[0] for arguments in ready()]
-    got, rows = together(pipe, ready())
-    assert max(rows) == 2 * COUNT
+    got, sizes = together(pipe, ready())
+    assert max(sizes) == COUNT
     for one, other in zip(got, expected, strict=True):
         assert torch.allclose(one, other, atol=1e-4)
 

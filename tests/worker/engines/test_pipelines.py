@@ -9,7 +9,8 @@ from PIL import Image
 from genmill.inputs import SchedulerName
 from tests.worker.engines import tiny
 from tests.worker.engines.runs import end_of, finish, image_job, pictures, together, worst_difference
-from worker.engines.base import EngineJob, Failed, Finished
+from worker.engines.base import EngineJob, Failed, Finished, Left
+from worker.engines.crew import Crew
 from worker.engines.diffusion import DiffusionEngine
 
 TOLERANCE = 1e-4
@@ -50,9 +51,12 @@ def mixed(schedulers: tuple[SchedulerName, ...], count: int = 12) -> list[Engine
         (tiny.flux, FLUX),
     ],
 )
-def test_a_mixed_batch_gives_each_the_image_that_it_has_alone(build: Any, schedulers: Any) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_mixed_batch_gives_each_the_image_that_it_has_alone(build: Any, schedulers: Any, threads: int) -> None:
     pipe, jobs = build(), mixed(schedulers)
-    events = together(DiffusionEngine.from_pipeline(tiny.spec(), pipe), jobs)
+    engine = DiffusionEngine.from_pipeline(tiny.spec(), pipe, Crew(threads))
+    events = together(engine, jobs)
+    engine.close()
     assert worst_difference(pipe, jobs, events) < TOLERANCE
     ends = [end_of(events[job.job_id]) for job in jobs]
     assert max(end.receipt.batch_max for end in ends if isinstance(end, Finished)) >= 6
@@ -101,14 +105,15 @@ def test_an_evicted_job_leaves_the_others_as_they_are() -> None:
     engine = DiffusionEngine.from_pipeline(tiny.spec(), pipe)
     jobs = [image_job(f"job{index}", seed=index, steps=6) for index in range(4)]
     engine.admit(jobs)
-    told: list[int | None] = []
+    told: list[Left | None] = []
 
     def evict(turn: int) -> None:
         if turn == 3:
             told.append(engine.evict("job2"))
 
     events = finish(engine, evict)
-    assert told == [3]
+    assert [left.step for left in told if left] == [3]
+    assert all(left and left.gpu_ms > 0 for left in told)
     assert all(not isinstance(event, Finished | Failed) for event in events["job2"])
     assert worst_difference(pipe, [job for job in jobs if job.job_id != "job2"], events) < TOLERANCE
     assert engine.evict("job2") is None

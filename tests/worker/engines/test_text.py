@@ -8,7 +8,7 @@ import torch
 from genmill.inputs import ImageInput, Message, TextInput
 from tests.worker.engines import tiny_text
 from tests.worker.engines.runs import end_of, finish
-from worker.engines.base import EngineJob, Event, Failed, Finished, Progress, TextOutput
+from worker.engines.base import EngineJob, Event, Failed, Finished, Left, Progress, TextOutput
 from worker.engines.sampling import choose
 from worker.engines.text import TextEngine, cut
 
@@ -108,7 +108,7 @@ def test_the_models_own_end_ends_the_text(engine: TextEngine, model: Any) -> Non
 def test_an_evicted_request_leaves_the_others_as_they_are(engine: TextEngine) -> None:
     alone = run(engine, text_job("b", seed=5, max_tokens=20))["b"]
     engine.admit([text_job("a", max_tokens=20), text_job("b", seed=5, max_tokens=20)])
-    done: list[int | None] = []
+    done: list[Left | None] = []
 
     def evict(turn: int) -> None:
         if turn == 4:
@@ -116,7 +116,7 @@ def test_an_evicted_request_leaves_the_others_as_they_are(engine: TextEngine) ->
             engine.admit([text_job("a", seed=3, max_tokens=4)])  # the same job may come back at once
 
     events = finish(engine, evict)
-    assert done == [4]
+    assert [left.step for left in done if left] == [4]
     assert written(events["b"]) == alone
     assert written(events["a"]).completion_tokens == 4
     assert engine.evict("a") is None
