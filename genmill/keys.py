@@ -46,7 +46,6 @@ PREFIXES = {
     "canceled": "rq:canceled:",
     "scheduled": "rq:scheduled:",
     "execution": "rq:execution:",
-    "executions": "rq:executions:",
     "results": "rq:results:",
     "worker": "rq:worker:",
     "suspended": "rq:suspended",

@@ -8,14 +8,14 @@ import queue
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from genmill.errors import JobFailure, StorageUnavailable
 from genmill.jobs import Claim
 from genmill.storage import Storage
 from genmill.store import Outcome, Settlement
-from worker.engines.base import Finished
+from worker.engines.base import Finished, Receipt, TextOutput
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -45,6 +45,9 @@ class Uploader:
         self._pending: set[tuple[str, int]] = set()
 
     def start(self, claim: Claim, finished: Finished) -> None:
+        if not finished.images:  # nothing to store
+            self._done.put(self._settlement(claim, finished))
+            return
         with self._lock:
             self._pending.add((claim.job_id, claim.fence))
         self._pool.submit(self._store_outputs, claim, finished)
@@ -109,7 +112,12 @@ class Uploader:
 
 def result_of(finished: Finished, outputs: list[dict[str, Any]]) -> Mapping[str, Any]:
     """The job's result as it is stored: outputs by storage key, text, receipt."""
-    result: dict[str, Any] = {"outputs": outputs, "receipt": asdict(finished.receipt)}
+    result: dict[str, Any] = {"outputs": outputs, "receipt": _fields(finished.receipt)}
     if finished.text is not None:
-        result["text"] = asdict(finished.text)
+        result["text"] = _fields(finished.text)
     return result
+
+
+def _fields(record: Receipt | TextOutput) -> dict[str, Any]:
+    """Of a flat record; dataclasses.asdict copies each value deeply, which takes longer than all else here."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}

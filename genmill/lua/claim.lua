@@ -9,6 +9,8 @@ local lease_ms, delays = tonumber(ARGV[5]), cjson.decode(ARGV[7])
 local is_empty, suspect_crashes, why = ARGV[8] == '1', tonumber(ARGV[9]), 'empty'
 local function blocked(scope) why = 'limit ' .. scope; return true end
 
+local ROW = {'status', 'fence', 'data', 'origin', 'tenant', 'batch_key', 'vd', 'postponed', 'rows', 'cost', 'parent',
+  'crashes', 'timeout', 'model', 'hook', 'expires_ms'}
 local function row_of(h)
   return {h.id, h.fence, h.data or false, h.origin, h.tenant, h.batch_key, h.vd or false, h.postponed or false,
     h.rows or false, h.cost or false, h.parent or false, h.crashes or false, h.timeout or false}
@@ -18,7 +20,7 @@ end
 local function replay(leases)
   local out = {'ok'}
   for _, lease in ipairs(leases) do
-    local h = load(lease[1])
+    local h = load(lease[1], ROW)
     if h.status == 'started' and h.fence == lease[2] then out[#out + 1] = row_of(h) end
   end
   if #out == 1 then out[1] = why end
@@ -56,56 +58,22 @@ local function choose()
   return resident
 end
 
--- The class whose earliest job that is not taken yet has the earliest virtual deadline.
-local fronts, taken = {}, {}
-local function front_of(class, bk, most)
-  local front = fronts[class] or reader(K.ready .. class .. ':' .. bk, most + 1)
-  fronts[class] = front
-  while taken[peek(front) or false] do front.at = front.at + 1 end
-  return select(2, peek(front))
-end
-
-local function next_job(bk, most)
-  while true do
-    local class, vd
-    for _, c in ipairs(classes) do
-      local front = not (fronts[c] and fronts[c].is_closed) and room('class:' .. c) > 0 and unreserved_room(c) > 0
-        and front_of(c, bk, most)
-      if front and (not vd or front < vd) then class, vd = c, front end
-    end
-    if not class then return nil end
-    local lane = next_lane(class, bk, most, blocked)
-    if lane then return class, lane end
-    fronts[class].is_closed = true  -- all who wait there are parked
-  end
-end
-
 local function lease(h, weight)
   h.fence = h.fence + 1
-  local id, execution = h.id, execution_of(h)
-  redis.call('HSET', K.job .. id, 'status', 'started', 'started_at', iso(), 'last_heartbeat', iso(),
+  redis.call('HSET', K.job .. h.id, 'status', 'started', 'started_at', iso(), 'last_heartbeat', iso(),
     'worker_name', worker, 'fence', int(h.fence), 'start_ms', int(now_ms), 'origin', h.origin, 'batch_key', h.batch_key,
     'tenant', h.tenant)
   if h.fence > 1 then
-    redis.call('HDEL', K.job .. id, 'ended_at', 'ended_ms', 'error', 'exc_info', 'progress')
-    redis.call('PERSIST', K.job .. id)
+    redis.call('HDEL', K.job .. h.id, 'ended_at', 'ended_ms', 'error', 'exc_info', 'progress')
+    redis.call('PERSIST', K.job .. h.id)
   end
-  later('HSET', K.leases, id, table.concat({h.origin, h.tenant, h.model or '', worker, int(h.fence), weight}, '\n'))
-  later('ZADD', K.run .. 'global', now_ms + lease_ms, id)
-  local counted = scopes({origin = h.origin, tenant = h.tenant, model = h.model or ''})
-  for _, scope in ipairs(counted) do later('SADD', K.run .. scope, id) end
-  take_room(counted)
-  later('ZADD', K.wip .. h.origin, '+inf', execution)
-  redis.call('HSET', K.execution .. execution, 'id', 'f' .. int(h.fence), 'job_id', id, 'worker_name', worker,
-    'created_at', tostring(now_ms / 1000), 'last_heartbeat', tostring(now_ms / 1000))
-  redis.call('ZADD', K.executions .. id, '+inf', 'f' .. int(h.fence))
-  later('SADD', K.worker .. worker .. ':executions', execution)
+  take_room(hold(h, worker, now_ms + lease_ms, weight))
 end
 
 -- Take a job of this lane, if it fits. Returns the rows that it takes; nil when the batch is closed with it.
 -- A job that RQ itself canceled or deleted while it stood in its lane only leaves the lane.
 local function take(class, lane, pick, rows_free, is_first, out)
-  local h = load((peek(lane.jobs)))
+  local h = load((peek(lane.jobs)), ROW)
   h.lane, h.origin, h.batch_key, h.tenant = class, class, pick.bk, lane.tenant
   local rows, is_suspect = tonumber(h.rows or 1), tonumber(h.crashes or 0) >= suspect_crashes
   -- More rows than free slots: only alone on an idle station, or the job would wait for ever.
@@ -132,8 +100,9 @@ for _, class in ipairs(classes) do adopt(class, delays[class] or 0) end
 local pick, out = choose(), {}
 if not pick then flush(); return {why} end
 local free = math.min(pick.slots, room('model:' .. pick.model, 'model:*'))
+open_classes(classes, pick.bk, pick.slots)
 while free > 0 do
-  local class, lane = next_job(pick.bk, pick.slots)
+  local class, lane = next_job(pick.bk, pick.slots, blocked)
   local rows = class and take(class, lane, pick, free, #out == 0, out)
   if not rows then break end
   free = free - rows

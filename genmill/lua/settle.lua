@@ -15,7 +15,7 @@ local function charge(h, gpu_ms, weight)
   touch(h.origin, h.batch_key, h.tenant)
 end
 
-local function settle(id, fence, outcome, payload, err, exc, gpu_ms, delay_ms)
+local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, delay_ms)
   local h, mark = load(id), fence .. ':' .. outcome
   if not h.exists or h.fence ~= tonumber(fence) then return 'stale' end
   if h.status ~= 'started' then
@@ -23,7 +23,7 @@ local function settle(id, fence, outcome, payload, err, exc, gpu_ms, delay_ms)
     if h.status ~= 'queued' then end_foreign(h) end
     return 'stale'
   end
-  local _, weight = release(id)
+  local _, weight = release(id, packed)
   charge(h, outcome == 'returned' and 0 or tonumber(gpu_ms), weight)
   if h.cancel and (outcome == 'returned' or outcome == 'scheduled') then
     finish(h, {status = 'canceled', event = 'canceled', type = 3, ttl = h.failure_ttl, payload = '', exc = '',
@@ -44,7 +44,9 @@ local function settle(id, fence, outcome, payload, err, exc, gpu_ms, delay_ms)
   return 'ok'
 end
 
-local verdicts = {}
-for i = 1, #ARGV, 8 do verdicts[#verdicts + 1] = settle(unpack(ARGV, i, i + 7)) end
+local ids, verdicts = {}, {}
+for i = 1, #ARGV, 8 do ids[#ids + 1] = ARGV[i] end
+local leases = redis.call('HMGET', K.leases, unpack(ids))
+for i, packed in ipairs(leases) do verdicts[i] = settle(packed, unpack(ARGV, 8 * i - 7, 8 * i)) end
 flush()
 return verdicts

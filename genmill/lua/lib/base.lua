@@ -22,14 +22,16 @@ local function iso()
   return now_iso
 end
 
--- h.field for the fields that place, charge, release and hand out a job; h.exists is false for a hash that is gone.
-local FIELDS = {'status', 'origin', 'tenant', 'model', 'batch_key', 'vd', 'cost', 'rows', 'fence', 'worker_name',
-  'hook', 'crashes', 'result_ttl', 'failure_ttl', 'cancel', 'start_ms', 'expires_ms', 'lane', 'settled', 'gpu_ms',
-  'data', 'parent', 'timeout', 'ended_ms', 'postponed'}
-local function load(id)
-  local values = redis.call('HMGET', K.job .. id, unpack(FIELDS))
+-- h.field for the fields that place, charge and end a job, or for those asked for (status and fence among them);
+-- h.exists is false for a hash that is gone.
+local FIELDS = {'status', 'fence', 'origin', 'tenant', 'model', 'batch_key', 'vd', 'cost', 'worker_name', 'hook',
+  'crashes', 'result_ttl', 'failure_ttl', 'cancel', 'start_ms', 'expires_ms', 'lane', 'settled', 'gpu_ms', 'ended_ms',
+  'postponed'}
+local function load(id, fields)
+  fields = fields or FIELDS
+  local values = redis.call('HMGET', K.job .. id, unpack(fields))
   local h = {id = id}
-  for i, name in ipairs(FIELDS) do h[name] = values[i] or nil end
+  for i, name in ipairs(fields) do h[name] = values[i] or nil end
   h.exists, h.fence = h.status ~= nil, tonumber(h.fence or 0)
   return h
 end

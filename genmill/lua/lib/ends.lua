@@ -22,11 +22,27 @@ local function write_result(id, entry)
   redis.call('RENAME', K.scratch, stream)
 end
 
+-- RQ's counters of a worker, by its name.
+local counters = {}
 local function count_at_worker(h, is_success)
-  local worker = K.worker .. (h.worker_name or '')
-  if not h.start_ms or redis.call('EXISTS', worker) == 0 then return end
-  redis.call('HINCRBY', worker, is_success and 'successful_job_count' or 'failed_job_count', 1)
-  redis.call('HINCRBYFLOAT', worker, 'total_working_time', (now_ms - tonumber(h.start_ms)) / 1000)
+  if not h.start_ms or not h.worker_name then return end
+  local c = counters[h.worker_name] or {successful_job_count = 0, failed_job_count = 0, seconds = 0}
+  local name = is_success and 'successful_job_count' or 'failed_job_count'
+  counters[h.worker_name], c[name] = c, c[name] + 1
+  c.seconds = c.seconds + (now_ms - tonumber(h.start_ms)) / 1000
+end
+
+local function flush_counters()
+  for name, c in pairs(counters) do
+    local worker = K.worker .. name
+    if redis.call('EXISTS', worker) == 1 then
+      for _, field in ipairs({'successful_job_count', 'failed_job_count'}) do
+        if c[field] > 0 then redis.call('HINCRBY', worker, field, c[field]) end
+      end
+      redis.call('HINCRBYFLOAT', worker, 'total_working_time', c.seconds)
+    end
+  end
+  counters = {}
 end
 
 -- o: status (RQ's), event, ttl, type (RQ's result type), payload, error, exc (both may be '')
@@ -54,4 +70,14 @@ end
 local function end_foreign(h)
   local had_lease = release(h.id) ~= nil
   if had_lease and h.status == 'canceled' then emit_callback(h, 'canceled') end
+end
+
+-- Send all that waits. Slots first, then lanes, then the indexes over them.
+local function flush()
+  flush_holders()
+  send_waiting()
+  for tenant in pairs(freed) do unpark(tenant) end
+  freed = {}
+  flush_lanes()
+  flush_counters()
 end

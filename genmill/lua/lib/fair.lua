@@ -1,5 +1,5 @@
--- Whose job of a class and batch key is next: the tenant with the least virtual time that has room. Tenants come from
--- the fair index, whose scores may be too low, never too high by more than what runs; parked ones are not in it.
+-- Which job of a batch key is next: of the class with the most urgent job, that of the tenant with the least virtual
+-- time that has room. Tenants come from the fair index, whose scores may lag behind; parked ones are not in it.
 
 local indexes = {}  -- class -> what of its index was read, and the tenants that may be served
 
@@ -31,5 +31,42 @@ local function next_lane(class, bk, most, blocked)
       park(class, bk, best.tenant)
       table.remove(index.lanes, best_at)
     else return best end
+  end
+end
+
+-- The class whose earliest job that is not taken yet has the earliest virtual deadline; classes without room, jobs or
+-- tenants that may be served drop out.
+local open, taken = {}, {}
+local function open_classes(classes, bk, most)
+  for _, class in ipairs(classes) do
+    open[#open + 1] = {class = class, jobs = reader(K.ready .. class .. ':' .. bk, most + 1)}
+  end
+end
+
+local function first_open()
+  local best
+  for at = #open, 1, -1 do
+    local front = open[at]
+    local id, vd = peek(front.jobs)
+    while id and taken[id] do
+      front.jobs.at = front.jobs.at + 1
+      id, vd = peek(front.jobs)
+    end
+    if not id or room('class:' .. front.class) <= 0 or unreserved_room(front.class) <= 0 then table.remove(open, at)
+    else
+      front.vd = vd
+      if not best or vd <= best.vd then best = front end
+    end
+  end
+  return best
+end
+
+local function next_job(bk, most, blocked)
+  while true do
+    local front = first_open()
+    if not front then return nil end
+    local lane = next_lane(front.class, bk, most, blocked)
+    if lane then return front.class, lane end
+    for at, other in ipairs(open) do if other == front then table.remove(open, at) break end end
   end
 end

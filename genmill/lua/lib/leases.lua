@@ -1,10 +1,10 @@
 -- What a running job holds: its lease, a slot in every scope, RQ's execution. Given up together, with flush.
 
 -- The scopes that count a job, most general first. Deliveries count only for their queue and their host.
-local function scopes(h)
-  local list = {'class:' .. h.origin, 'tenant:' .. h.tenant, 'tc:' .. h.tenant .. ':' .. h.origin}
-  if h.origin ~= 'callbacks' then
-    list[#list + 1] = 'model:' .. h.model
+local function scopes_of(origin, tenant, model)
+  local list = {'class:' .. origin, 'tenant:' .. tenant, 'tc:' .. tenant .. ':' .. origin}
+  if origin ~= 'callbacks' then
+    list[#list + 1] = 'model:' .. model
     list[#list + 1] = 'all'
   end
   return list
@@ -12,24 +12,58 @@ end
 
 local function execution_of(h) return h.id .. ':f' .. int(h.fence) end
 
-local freed = {}  -- tenants that gave up a slot
+-- Jobs whose leases change alike (class, tenant, model, worker) are counted together: one command a scope.
+local holders, freed = {}, {}
+local function holder_of(what)
+  if not holders[what] then
+    local origin, tenant, model, worker = string.match(what, '([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)')
+    holders[what] = {origin = origin, tenant = tenant, worker = worker, scopes = scopes_of(origin, tenant, model),
+      taken = {}, taken_executions = {}, given = {}, given_executions = {}}
+  end
+  return holders[what]
+end
+
+local function flush_holders()
+  for _, held in pairs(holders) do
+    local executions = K.worker .. held.worker .. ':executions'
+    if held.given[1] then
+      for _, scope in ipairs(held.scopes) do redis.call('SREM', K.run .. scope, unpack(held.given)) end
+      redis.call('ZREM', K.wip .. held.origin, unpack(held.given_executions))
+      redis.call('SREM', executions, unpack(held.given_executions))
+      redis.call('ZREM', K.run .. 'global', unpack(held.given))
+      redis.call('HDEL', K.leases, unpack(held.given))
+      freed[held.tenant], woken[held.origin] = true, true
+    end
+    if held.taken[1] then
+      for _, scope in ipairs(held.scopes) do redis.call('SADD', K.run .. scope, unpack(held.taken)) end
+      redis.call('SADD', executions, unpack(held.taken_executions))
+    end
+  end
+  holders = {}
+end
+
+-- Take what a running job holds, until `expires_ms`; `weight` is its tenant's.
+local function hold(h, worker, expires_ms, weight)
+  local what, execution = h.origin .. '\n' .. h.tenant .. '\n' .. (h.model or '') .. '\n' .. worker, execution_of(h)
+  local held = holder_of(what)
+  held.taken[#held.taken + 1], held.taken_executions[#held.taken_executions + 1] = h.id, execution
+  later('HSET', K.leases, h.id, int(h.fence) .. '\n' .. weight .. '\n' .. what)
+  later('ZADD', K.run .. 'global', expires_ms, h.id)
+  later('ZADD', K.wip .. h.origin, '+inf', execution)
+  redis.call('HSET', K.execution .. execution, 'id', 'f' .. int(h.fence), 'job_id', h.id, 'worker_name', worker,
+    'created_at', tostring(now_ms / 1000), 'last_heartbeat', tostring(now_ms / 1000))
+  return held.scopes
+end
 
 -- What to give up stands in the lease itself: it must work when RQ has deleted or rewritten the job. Returns the
--- lease's fence and its tenant's weight at the claim; nil without a lease.
-local function release(id)
-  later('ZREM', K.run .. 'global', id)
-  local packed = redis.call('HGET', K.leases, id)
-  if not packed then return nil end
-  local origin, tenant, model, worker, fence, weight = string.match(packed, ('([^\n]*)\n'):rep(5) .. '([^\n]*)')
-  for _, scope in ipairs(scopes({origin = origin, tenant = tenant, model = model})) do
-    later('SREM', K.run .. scope, id)
-  end
-  local execution = id .. ':f' .. fence
-  later('ZREM', K.wip .. origin, execution)
-  later('DEL', K.execution .. execution, K.executions .. id)
-  later('SREM', K.worker .. worker .. ':executions', execution)
-  later('HDEL', K.leases, id)
-  freed[tenant], woken[origin] = true, true
+-- lease's fence and its tenant's weight at the claim; nil without a lease. `packed`: the lease, if it was read.
+local function release(id, packed)
+  packed = packed or redis.call('HGET', K.leases, id)
+  if not packed then later('ZREM', K.run .. 'global', id); return nil end
+  local fence, weight, what = string.match(packed, '([^\n]*)\n([^\n]*)\n(.*)')
+  local held, execution = holder_of(what), id .. ':f' .. fence
+  held.given[#held.given + 1], held.given_executions[#held.given_executions + 1] = id, execution
+  later('DEL', K.execution .. execution)
   return tonumber(fence), tonumber(weight)
 end
 
@@ -44,12 +78,4 @@ local function unpark(tenant)
       end
     end
   end
-end
-
--- Send all that waits. Slots first, then lanes, then the indexes over them.
-local function flush()
-  send_waiting()
-  for tenant in pairs(freed) do unpark(tenant) end
-  freed = {}
-  flush_lanes()
 end
