@@ -53,6 +53,8 @@ TRANSITIONS: Mapping[tuple[JobState | None, str], JobState] = {
     (JobState.RUNNING, "reap"): JobState.QUEUED,
     (JobState.RUNNING, "poison"): JobState.FAILED,
     (JobState.FAILED, "requeue"): JobState.QUEUED,
+    (JobState.EXPIRED, "requeue"): JobState.QUEUED,
+    (JobState.CANCELED, "requeue"): JobState.QUEUED,
 }
 """(state before, event) -> state after; docs/states.md draws this table."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -13,19 +12,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from genmill.errors import SettingsInvalid
 from genmill.keys import CALLBACKS, JobClass
+from genmill.limits import check_limit
 from genmill.registry import BUILTIN_MODELS, field_faults, summary
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-
-
-_SCOPE = re.compile(
-    r"all|class:(p[0-3]|callbacks)|reserve:p[0-3]|(model|tenant):[^\s:]+|host:\S+|weight:(?!\*)[^\s:]+"
-    r"|tc:[^\s:]+:p[0-3]"
-)
-_SCOPES_SHOWN = (
-    "all, class:<queue>, reserve:<class>, model:<name>, tenant:<name>, tc:<tenant>:<class>, host:<host>, "
-    "weight:<tenant>; * stands for any model, tenant or host"
-)
 
 
 class Durability(StrEnum):
@@ -89,10 +79,7 @@ class Settings(BaseSettings):
     @classmethod
     def _known_scopes(cls, limits: Mapping[str, float]) -> Mapping[str, float]:
         for scope, value in limits.items():
-            if not _SCOPE.fullmatch(scope):
-                raise ValueError(f"{scope!r} is no scope; there are {_SCOPES_SHOWN}")
-            if scope.startswith("weight:") and value <= 0:
-                raise ValueError(f"{scope} must be above 0, got {value}")
+            check_limit(scope, value)
         return dict(limits)
 
     @model_validator(mode="after")

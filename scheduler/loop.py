@@ -85,7 +85,8 @@ class Scheduler:
         if self._clock() >= self._reap_after:
             self._reap()
         self._delayed.tick()
-        self._store.publish_limits(epoch, self._store.settings.limits, LIMITS_TTL_S)
+        limits = {**self._store.settings.limits, **self._store.operator_limits()}
+        self._store.publish_limits(epoch, limits, LIMITS_TTL_S)
 
     def _reap(self) -> None:
         reaped = self._store.reap()

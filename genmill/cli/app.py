@@ -10,6 +10,7 @@ from genmill import __version__
 from genmill.cli.demo import demo
 from genmill.cli.jobs import jobs
 from genmill.cli.keys import keys, webhook_secret
+from genmill.cli.limits import limits
 from genmill.cli.screen import Exit, report
 from genmill.cli.status import models, status
 from genmill.cli.submit import submit
@@ -31,7 +32,7 @@ def cli() -> None:
     """
 
 
-for command in (up, demo, submit, jobs, status, models, keys, webhook_secret):
+for command in (up, demo, submit, jobs, status, models, keys, limits, webhook_secret):
     cli.add_command(command)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ from genmill.client import ApiUnreachable, Client, ClientSettings
 from genmill.connections import connect
 from genmill.errors import SettingsInvalid
 from genmill.settings import LOOPBACK, Settings, load_settings
+from genmill.store import Store
 from genmill.up.folder import DEFAULT_DATA, DataFolder
 from genmill.up.ports import is_free
 
@@ -64,6 +66,13 @@ def operator_settings(data: Path) -> Settings:
     if settings.secret_key is None and folder.has_secret():
         known["secret_key"] = folder.secret_key()
     return load_settings(**known)
+
+
+@contextmanager
+def open_store(data: Path) -> Iterator[Store]:
+    """Raises SettingsInvalid when nothing tells which Redis is meant."""
+    with open_redis(data) as redis:
+        yield Store(redis, operator_settings(data))
 
 
 def open_redis(data: Path) -> Redis:

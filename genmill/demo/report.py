@@ -19,7 +19,7 @@ from genmill.demo.measure import PROMISES
 SAID = {
     "jobs": "jobs submitted: images, images from images, texts",
     "succeeded": "jobs that succeeded",
-    "failed": "jobs that did not",
+    "failed": "jobs that failed",
     "forwards": "forwards of the image model's denoiser",
     "mean_batch": "images in a forward, on average",
     "max_batch": "images in a forward, at most",
@@ -31,7 +31,7 @@ SAID = {
     "fleet_s": "seconds for all image jobs on the fleet",
     "one_at_a_time_s": "seconds for the same as plain calls",
     "p50_s": "seconds from submission to end, median",
-    "p95_s": "and 95th percentile",
+    "p95_s": "seconds from submission to end, 95th percentile",
     "wall_s": "seconds for the whole demo",
 }
 

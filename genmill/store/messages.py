@@ -44,6 +44,16 @@ class Submitted(NamedTuple):
     is_mismatch: bool
 
 
+class Limit(NamedTuple):
+    """A limit in force: who gave it ("operator" or "settings"), and how many live leases count against
+    it; None where that is no one number (a default such as `tenant:*`, a weight, a reserve)."""
+
+    scope: str
+    value: float
+    source: str
+    live: int | None
+
+
 class Want(NamedTuple):
     """What a worker asks for: rows of one batch key. `is_idle`: nothing of this key is on board."""
 

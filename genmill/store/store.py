@@ -25,7 +25,7 @@ from genmill.jobs import (
 )
 from genmill.settings import Durability, Settings
 from genmill.store import scripts
-from genmill.store.messages import Claimed, Reaped, Renewal, Settlement, Submitted, Want
+from genmill.store.messages import Claimed, Limit, Reaped, Renewal, Settlement, Submitted, Want
 
 AOF_WAIT_MS = 1000
 """How long a submit waits for the append-only file; shorter than the API waits for Redis, so that it hears of it."""
@@ -154,6 +154,30 @@ class Store:
     def publish_limits(self, epoch: int, limits: Mapping[str, float], ttl_s: float) -> bool:
         """Make limits known to all claims for `ttl_s`; False when a later epoch has published already."""
         return bool(self._scripts["publish"](args=[epoch, int(ttl_s * 1000), *_flat(dict(sorted(limits.items())))]))
+
+    def set_limits(self, limits: Mapping[str, float]) -> None:
+        """Set by an operator: they go before the settings, with the scheduler's next tick."""
+        self._commands.hset(keys.PREFIXES["limset"], mapping=dict(limits))
+
+    def unset_limits(self, scopes: Sequence[str]) -> int:
+        """Take back what an operator set; returns how many there were."""
+        return int(self._commands.hdel(keys.PREFIXES["limset"], *scopes))
+
+    def limits(self) -> list[Limit]:
+        """All limits in force, by scope."""
+        given = {scope: (value, "settings") for scope, value in self.settings.limits.items()}
+        given |= {scope: (value, "operator") for scope, value in self.operator_limits().items()}
+        counted = [scope for scope in given if "*" not in scope and not scope.startswith(("weight:", "reserve:"))]
+        with self.redis.pipeline(transaction=False) as pipe:
+            for scope in counted:
+                pipe.scard(keys.run_scope(f"tenant:{scope}" if scope.startswith("host:") else scope))
+            live = dict(zip(counted, pipe.execute(), strict=True))
+        return [Limit(scope, value, source, live.get(scope)) for scope, (value, source) in sorted(given.items())]
+
+    def operator_limits(self) -> dict[str, float]:
+        """What an operator has set, by scope."""
+        found = self._commands.hgetall(keys.PREFIXES["limset"])
+        return {scope.decode(): float(value) for scope, value in found.items()}
 
     def get(self, job_id: str) -> JobRecord | None:
         return self.get_many([job_id])[0]
