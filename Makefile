@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check up bench set-up clean
+.PHONY: demo test check up bench bench-queue set-up clean
 
 demo: $(READY)
 	$(BIN)/genmill demo
@@ -20,11 +20,14 @@ check: $(READY)
 up: $(READY)
 	$(BIN)/genmill up
 
-BENCHMARKS := $(filter-out __init__ gpu_%,$(basename $(notdir $(wildcard bench/*.py))))
+BENCHMARKS := $(filter-out __init__ gpu_% noop queue_peers,$(basename $(notdir $(wildcard bench/*.py))))
 
 bench: $(READY)
 	@mkdir -p out/bench
 	$(foreach name,$(BENCHMARKS),$(BIN)/python -m bench.$(name) --quick --out out/bench/$(name).json &&) true
+
+bench-queue: $(READY)
+	$(BIN)/python -m bench.queue_peers
 
 set-up: $(READY)
 

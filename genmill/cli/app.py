@@ -8,6 +8,7 @@ import click
 
 from genmill import __version__
 from genmill.cli.demo import demo
+from genmill.cli.doctor import doctor
 from genmill.cli.jobs import jobs
 from genmill.cli.keys import keys, webhook_secret
 from genmill.cli.limits import limits
@@ -32,7 +33,7 @@ def cli() -> None:
     """
 
 
-for command in (up, demo, submit, jobs, status, models, keys, limits, webhook_secret):
+for command in (up, demo, submit, jobs, status, models, keys, limits, doctor, webhook_secret):
     cli.add_command(command)
 
 

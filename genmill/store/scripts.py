@@ -21,6 +21,8 @@ NAMES = (
     "withdraw",
     "lead",
     "publish",
+    "examine",
+    "tidy",
 )
 
 

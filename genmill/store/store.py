@@ -155,6 +155,18 @@ class Store:
         """Make limits known to all claims for `ttl_s`; False when a later epoch has published already."""
         return bool(self._scripts["publish"](args=[epoch, int(ttl_s * 1000), *_flat(dict(sorted(limits.items())))]))
 
+    def examine(self, job_ids: Sequence[str], *, mend: bool) -> list[tuple[str, str]]:
+        """(job id, fault) of jobs that are not where their status says; with `mend` they are put there."""
+        faults = self._scripts["examine"](args=[int(mend), *job_ids])
+        return _pairs(faults)
+
+    def tidy(
+        self, scopes: Sequence[str], lanes: Sequence[tuple[str, str, str]], *, mend: bool
+    ) -> list[tuple[str, str]]:
+        """(name, fault) of slots that no lease holds and of lanes (class, batch key, tenant) that no claim finds."""
+        flat = [part for lane in lanes for part in lane]
+        return _pairs(self._scripts["tidy"](args=[int(mend), len(scopes), *scopes, *flat]))
+
     def set_limits(self, limits: Mapping[str, float]) -> None:
         """Set by an operator: they go before the settings, with the scheduler's next tick."""
         self._commands.hset(keys.PREFIXES["limset"], mapping=dict(limits))
@@ -298,6 +310,10 @@ def _own_fields(request: JobRequest) -> dict[str, Any]:
     if request.metadata:
         fields["metadata"] = json.dumps(dict(request.metadata))
     return fields
+
+
+def _pairs(flat: Sequence[bytes]) -> list[tuple[str, str]]:
+    return [(name.decode(), fault.decode()) for name, fault in zip(flat[::2], flat[1::2], strict=True)]
 
 
 def _flat(fields: Mapping[str, Any]) -> list[Any]:

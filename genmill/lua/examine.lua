@@ -1,0 +1,33 @@
+-- Looks whether jobs are where their status says, and puts them there if asked to.
+-- ARGV: '1' to mend, then job ids
+-- Returns id, fault pairs; faults are 'queued nowhere', 'running without a lease', 'lease of a job that does not run',
+-- 'lease of no job' and 'scheduled nowhere'.
+local is_mending, faults = ARGV[1] == '1', {}
+local function note(id, fault) faults[#faults + 1] = id; faults[#faults + 1] = fault end
+
+local function back_into_line(h)
+  if not is_mending then return end
+  redis.call('HSET', K.job .. h.id, 'status', 'queued')
+  if h.batch_key and h.vd then enqueue(h) else redis.call('RPUSH', K.queue .. h.origin, h.id) end
+end
+
+local function stands_on_list(h) return redis.call('LPOS', K.queue .. h.origin, h.id) ~= false end
+
+for i = 2, #ARGV do
+  local id = ARGV[i]
+  local h, packed = load(id), redis.call('HGET', K.leases, id)
+  if not h.exists or not h.origin then
+    if packed then note(id, 'lease of no job') end
+  elseif h.status == 'queued' then
+    if not is_queued(h) and not stands_on_list(h) then note(id, 'queued nowhere'); back_into_line(h) end
+  elseif h.status == 'scheduled' then
+    if not redis.call('ZSCORE', K.scheduled .. h.origin, id) then note(id, 'scheduled nowhere'); back_into_line(h) end
+  elseif h.status == 'started' and not packed then
+    note(id, 'running without a lease')
+    back_into_line(h)
+  end
+  if packed and h.exists and h.status ~= 'started' then note(id, 'lease of a job that does not run') end
+  if packed and h.status ~= 'started' and is_mending then release(id, packed) end
+end
+flush()
+return faults
