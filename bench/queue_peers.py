@@ -93,13 +93,10 @@ def run_peer(peer: Peer, jobs: int, redis: Redis, url: str) -> Rates:
     python = _python_of(peer)
     environment = {**os.environ, **peer.environment, "BENCH_REDIS_URL": url, "PYTHONPATH": str(HERE / "peers")}
     script = str(HERE / "peers" / peer.script)
-    started = time.perf_counter()
-    subprocess.run([python, script, "enqueue", "0" if jobs < 3 else "3"], env=environment, check=True)
-    start_s = time.perf_counter() - started  # what a process needs to come up
-    redis.flushall()
-    started = time.perf_counter()
-    subprocess.run([python, script, "enqueue", str(jobs)], env=environment, check=True)
-    enqueue_s = max(1e-3, time.perf_counter() - started - start_s)
+    enqueuer = subprocess.run(
+        [python, script, "enqueue", str(jobs)], env=environment, check=True, stdout=subprocess.PIPE, text=True
+    )
+    enqueue_s = float(enqueuer.stdout.splitlines()[-1])
     worker = subprocess.Popen(
         [python, script, "work", *([peer.mode] if peer.mode else [])], env=environment,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,

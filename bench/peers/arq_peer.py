@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from typing import Any
 
 import job
@@ -25,7 +24,7 @@ async def enqueue(count: int) -> None:
         await pool.enqueue_job("noop", mark)
 
 
-def work() -> None:
+def work(_mode: str) -> None:
     asyncio.set_event_loop(asyncio.new_event_loop())
     Worker(
         [func(noop, keep_result=0)], redis_settings=settings, max_jobs=100, poll_delay=0.005, burst=True,
@@ -33,4 +32,4 @@ def work() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(enqueue(int(sys.argv[2]))) if sys.argv[1] == "enqueue" else work()
+    job.main(lambda count: asyncio.run(enqueue(count)), work)

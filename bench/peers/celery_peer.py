@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import job
 from celery import Celery
@@ -32,4 +31,4 @@ def work(mode: str) -> None:
 
 
 if __name__ == "__main__":
-    enqueue(int(sys.argv[2])) if sys.argv[1] == "enqueue" else work(sys.argv[2])
+    job.main(enqueue, work)

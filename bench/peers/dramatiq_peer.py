@@ -28,4 +28,4 @@ def work(mode: str) -> None:
 
 
 if __name__ == "__main__":
-    enqueue(int(sys.argv[2])) if sys.argv[1] == "enqueue" else work(sys.argv[2])
+    job.main(enqueue, work)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import job
 from huey import RedisHuey
@@ -21,9 +20,9 @@ def enqueue(count: int) -> None:
         noop(mark)
 
 
-def work() -> None:
+def work(_mode: str) -> None:
     huey.create_consumer(workers=1, worker_type="thread", periodic=False).run()
 
 
 if __name__ == "__main__":
-    enqueue(int(sys.argv[2])) if sys.argv[1] == "enqueue" else work()
+    job.main(enqueue, work)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 
+import job
 from job import marks, noop
 from redis import Redis
 from rq import Queue, SimpleWorker, Worker
@@ -26,4 +26,4 @@ def work(mode: str) -> None:
 
 
 if __name__ == "__main__":
-    enqueue(int(sys.argv[2])) if sys.argv[1] == "enqueue" else work(sys.argv[2])
+    job.main(enqueue, work)

@@ -28,11 +28,11 @@ async def enqueue(count: int) -> None:
     await broker.shutdown()
 
 
-def work() -> None:
+def work(_mode: str) -> None:
     arguments = ["worker", "taskiq_peer:broker", "--workers", "1", "--log-level", "ERROR", "--no-configure-logging"]
     os.chdir(os.path.dirname(os.path.abspath(__file__)))
     os.execv(sys.executable, [sys.executable, "-m", "taskiq", *arguments])
 
 
 if __name__ == "__main__":
-    asyncio.run(enqueue(int(sys.argv[2]))) if sys.argv[1] == "enqueue" else work()
+    job.main(lambda count: asyncio.run(enqueue(count)), work)
