@@ -13,8 +13,7 @@ from genmill import keys
 
 blueprint = Blueprint("health", __name__)
 
-_WORKERS = "rq:workers"
-_WORKER_FIELDS = ("state", "queues", "last_heartbeat", "successful_job_count", "failed_job_count")
+_WORKER_FIELDS = ("state", "queues", "last_heartbeat", "successful_job_count", "failed_job_count", "genmill")
 
 
 @blueprint.get("/healthz")
@@ -51,7 +50,7 @@ def openapi() -> Response:
 def _workers() -> list[dict[str, Any]]:
     """As RQ's own tools see them."""
     redis = services().redis
-    names = sorted(_text(raw) for raw in redis.smembers(_WORKERS))
+    names = sorted(_text(raw) for raw in redis.smembers(keys.PREFIXES["workers"]))
     with redis.pipeline(transaction=False) as pipe:
         for name in names:
             pipe.hmget(name, _WORKER_FIELDS)

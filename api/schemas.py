@@ -126,6 +126,7 @@ _WORKER = {
     "last_heartbeat": _MAYBE_TEXT,
     "successful_job_count": _MAYBE_TEXT,
     "failed_job_count": _MAYBE_TEXT,
+    "genmill": _MAYBE_TEXT,
 }
 
 SCHEMAS: dict[str, Any] = {

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import httpx
 from pydantic import SecretStr
@@ -143,7 +144,7 @@ class Client:
         key = api_key or (given.api_key.get_secret_value() if given.api_key else None)
         self._auth = {"authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(
-            base_url=(base_url or given.url).rstrip("/"), timeout=httpx.Timeout(30, connect=5), transport=transport
+            base_url=_checked(base_url or given.url), timeout=httpx.Timeout(30, connect=5), transport=transport
         )
 
     def __enter__(self) -> Self:
@@ -223,6 +224,14 @@ class Client:
                 break
             time.sleep(_pause_s(number, response.headers.get("retry-after")))
         raise error_of(response)
+
+
+def _checked(url: str) -> str:
+    """Raises InvalidRequest at once; httpx would say so after all retries."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidRequest(f"the API's address must be such as http://127.0.0.1:8080, got {url!r}")
+    return url.rstrip("/")
 
 
 def error_of(response: httpx.Response) -> GenmillError:

@@ -48,6 +48,7 @@ PREFIXES = {
     "execution": "rq:execution:",
     "results": "rq:results:",
     "worker": "rq:worker:",
+    "workers": "rq:workers",
     "suspended": "rq:suspended",
     "pubsub": "rq:pubsub:",
     # genmill's

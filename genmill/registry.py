@@ -207,9 +207,9 @@ def field_faults(err: ValidationError, prefix: str) -> tuple[FieldFault, ...]:
         pointer = prefix + "".join(f"/{part}" for part in parts)
         limit = ", ".join(f"{k}={v}" for k, v in item.get("ctx", {}).items() if k != "error") or None
         value = None if item["type"] == "missing" or isinstance(item["input"], dict) else repr(item["input"])[:80]
-        name = parts[-1] if parts else prefix.strip("/")
+        name = f"{parts[-1]}: " if parts else ""
         shown = "" if value is None else f", got {value}"
-        faults.append(FieldFault(pointer or "/", f"{name}: {item['msg']}{shown}", limit, value))
+        faults.append(FieldFault(pointer or "/", f"{name}{item['msg']}{shown}", limit, value))
     return tuple(faults)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from genmill.errors import SettingsInvalid
+from genmill.errors import FieldFault, SettingsInvalid
 from genmill.keys import CALLBACKS, JobClass
 from genmill.limits import check_limit
 from genmill.registry import BUILTIN_MODELS, field_faults, summary
@@ -110,8 +111,16 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as err:
-        faults = field_faults(err, "GENMILL_")
-        lines = [f"{fault.pointer.replace('_/', '_').upper()}: {fault.detail}" for fault in faults]
-        raise SettingsInvalid("; ".join(lines) or summary(faults), faults=faults) from None
+        faults = tuple(_by_variable(fault) for fault in field_faults(err, "GENMILL_"))
+        raise SettingsInvalid(summary(faults), faults=faults) from None
     except ValueError as err:
         raise SettingsInvalid(f"{err}: {err.__cause__}") from None
+
+
+def _by_variable(fault: FieldFault) -> FieldFault:
+    """Named by its variable; a fault of several settings together names them in its own words."""
+    variable = fault.pointer.replace("_/", "_").upper()
+    if variable == "GENMILL_":
+        return replace(fault, pointer="GENMILL")
+    name, _, detail = fault.detail.partition(": ")
+    return replace(fault, pointer=variable, detail=f"{variable}: {detail}" if name else fault.detail)

@@ -32,11 +32,16 @@ class ApiKey:
     created_at: str
 
 
-def create(redis: Redis, tenant: str, name: str) -> str:
-    """A new key of the tenant; this return value is the only time it is shown. Raises InvalidRequest."""
+def check_name(tenant: str) -> None:
+    """Raises InvalidRequest for what cannot be a tenant's name."""
     if not _TENANT.fullmatch(tenant):
         detail = f"tenant must match {_TENANT.pattern}, got {tenant[:80]!r}"
         raise InvalidRequest(detail, faults=(FieldFault("/tenant", detail, _TENANT.pattern, tenant[:80]),))
+
+
+def create(redis: Redis, tenant: str, name: str) -> str:
+    """A new key of the tenant; this return value is the only time it is shown. Raises InvalidRequest."""
+    check_name(tenant)
     key = f"gm_{secrets.token_urlsafe(32)}"
     facts = {"tenant": tenant, "name": name, "created_at": datetime.now(UTC).isoformat(timespec="seconds")}
     redis.hset(_KEYS, _digest(key), json.dumps(facts))

@@ -23,7 +23,7 @@ from rq.serializers import JSONSerializer
 from rq.utils import now
 from rq.worker.base import BaseWorker, DequeueStrategy, WorkerStatus
 
-from genmill import keys
+from genmill import __version__, keys
 from genmill.errors import SettingsInvalid
 from genmill.queues import PriorityQueue
 from genmill.registry import ModelSpec, load_registry
@@ -196,6 +196,10 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
         from worker.engines.loader import load_engine  # noqa: PLC0415  # torch is loaded with the first model
 
         return load_engine(spec, device=self._floor.settings.device if self._floor else None)
+
+    def serialize(self) -> dict[str, Any]:
+        """With a mark by which the fleet's status tells this worker from a plain one, which would do nothing here."""
+        return {**super().serialize(), "genmill": __version__}
 
     def _note_state(self, floor: Floor, why: str) -> None:
         """The state that `rq info` shows, written when it changes."""

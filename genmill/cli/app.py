@@ -9,6 +9,7 @@ import click
 from genmill import __version__
 from genmill.cli.demo import demo
 from genmill.cli.doctor import doctor
+from genmill.cli.env import show_env
 from genmill.cli.jobs import jobs
 from genmill.cli.keys import keys, webhook_secret
 from genmill.cli.limits import limits
@@ -33,7 +34,7 @@ def cli() -> None:
     """
 
 
-for command in (up, demo, submit, jobs, status, models, keys, limits, doctor, webhook_secret):
+for command in (up, demo, submit, jobs, status, models, keys, limits, doctor, show_env, webhook_secret):
     cli.add_command(command)
 
 

@@ -11,7 +11,8 @@ from rich.text import Text
 from genmill.cli.options import open_client, with_client, with_json
 from genmill.cli.screen import Exit, Screen, table
 from genmill.cli.watching import exit_code, watch
-from genmill.client import JobHandle
+from genmill.client import Client, JobHandle
+from genmill.errors import NotFound
 from genmill.jobs import JobState
 
 STYLES = {
@@ -85,10 +86,17 @@ def watch_job(job_id: str, timeout_s: float | None, url: str | None, api_key: st
 def cancel_jobs(job_ids: tuple[str, ...], url: str | None, api_key: str | None, screen: Screen) -> Exit:
     """Cancel jobs; says of each what that did, and exits with 1 when one had ended already."""
     with open_client(url, api_key) as client:
-        done = [client.job(job_id).cancel() for job_id in job_ids]
-    lines = [f"{job.id} {CANCEL_ANSWERS.get(job.data['cancel'], job.data['cancel'])}" for job in done]
-    screen.show([job.data for job in done], lambda: "\n".join(lines))
-    return Exit.OK if all(job.data["cancel"] in ("dequeued", "interrupting") for job in done) else Exit.NOT_DONE
+        answers = {job_id: _cancel(client, job_id) for job_id in job_ids}
+    lines = [f"{job_id} {CANCEL_ANSWERS.get(answer, answer)}" for job_id, answer in answers.items()]
+    screen.show([{"id": job_id, "cancel": answer} for job_id, answer in answers.items()], lambda: "\n".join(lines))
+    return Exit.OK if set(answers.values()) <= {"dequeued", "interrupting"} else Exit.NOT_DONE
+
+
+def _cancel(client: Client, job_id: str) -> str:
+    try:
+        return str(client.job(job_id).cancel().data["cancel"])
+    except NotFound:
+        return "unknown"
 
 
 def details(job: JobHandle) -> RenderableType:

@@ -63,5 +63,6 @@ def webhook_secret(tenant: str | None, data: Path, url: str | None, api_key: str
         with open_client(url, api_key) as client:
             secret = client.webhook_secret()
     else:
+        tenants.check_name(tenant)
         secret = Links(operator_settings(data)).webhook_secret(tenant)
     screen.show({"key": secret}, lambda: secret)

@@ -65,6 +65,8 @@ def operator_settings(data: Path) -> Settings:
         known["redis_url"] = url
     if settings.secret_key is None and folder.has_secret():
         known["secret_key"] = folder.secret_key()
+    if "storage_url" not in settings.model_fields_set and folder.redis_url():
+        known["storage_url"] = folder.outputs.as_uri()
     return load_settings(**known)
 
 
@@ -77,7 +79,12 @@ def open_store(data: Path) -> Iterator[Store]:
 
 def open_redis(data: Path) -> Redis:
     """Raises SettingsInvalid when nothing tells which Redis is meant."""
+    return connect(fleet_settings(data))
+
+
+def fleet_settings(data: Path) -> Settings:
+    """`operator_settings` of a fleet that there is. Raises SettingsInvalid when nothing tells which Redis is meant."""
     settings = operator_settings(data)
     if "redis_url" not in settings.model_fields_set:
         raise SettingsInvalid(f"no Redis is known: set GENMILL_REDIS_URL, or run genmill up ({data} holds no run)")
-    return connect(settings)
+    return settings

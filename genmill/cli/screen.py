@@ -93,7 +93,8 @@ def _fault_text(fault: FieldFault) -> str:
         for label, text in (("limit", fault.limit), ("value", fault.value))
         if text is not None and not re.search(rf"(?<!\w){re.escape(text)}(?!\w)", fault.detail)
     ]
-    return f"{fault.pointer}: {fault.detail}" + (f" ({', '.join(facts)})" if facts else "")
+    detail = fault.detail.removeprefix(f"{fault.pointer.rpartition('/')[2]}: ")
+    return f"{fault.pointer}: {detail}" + (f" ({', '.join(facts)})" if facts else "")
 
 
 def _read(error: Exception) -> tuple[str, str, Sequence[FieldFault], Exit]:

@@ -35,12 +35,18 @@ def models(url: str | None, api_key: str | None, screen: Screen) -> None:
 def _status(state: dict[str, Any]) -> RenderableType:
     queues = table("queue", "waiting", rows=[[name, str(depth)] for name, depth in state["queues"].items()])
     rows = [
-        [worker["name"], worker["queues"] or "", worker["state"] or "", worker["successful_job_count"] or "0"]
+        [worker["name"], worker["queues"] or "", _state(worker), worker["successful_job_count"] or "0"]
         for worker in state["workers"]
     ]
     workers = table("worker", "queues", "state", "done", rows=rows) if rows else "no workers"
     suspended = ", suspended" if state["is_suspended"] else ""
     return Group(queues, "", f"running {state['running']}{suspended}", "", workers)
+
+
+def _state(worker: dict[str, Any]) -> str:
+    if worker["genmill"] is None:
+        return "takes no jobs: not started with -w worker.BatchWorker"
+    return str(worker["state"] or "")
 
 
 def _limits(model: dict[str, Any]) -> str:

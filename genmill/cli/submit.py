@@ -81,7 +81,7 @@ def submit(  # noqa: PLR0913 - one parameter for each option
 
     Prints the job's id, or with --wait or -o how it ended.
     """
-    asked = build_input(sys.stdin.read() if prompt == "-" else prompt, fields, more or {})
+    asked = build_input(sys.stdin.read().rstrip("\n") if prompt == "-" else prompt, fields, more or {})
     with open_client(url, api_key) as client:
         job = client.submit(
             model, asked, priority=priority, webhook=webhook, ttl_s=ttl_s, metadata=metadata,

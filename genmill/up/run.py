@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +14,18 @@ from typing import NoReturn
 
 import httpx
 from pydantic import SecretStr
+from redis.exceptions import RedisError
 
+from genmill.connections import connect
+from genmill.environment import SHARED, as_environment, rq_environment
+from genmill.registry import load_registry
 from genmill.settings import LOOPBACK, Settings, load_settings
 from genmill.up.fleet import Fleet, find_procfile
 from genmill.up.folder import DEFAULT_DATA, DataFolder, UpFailed
-from genmill.up.ports import is_free
+from genmill.up.ports import why_not
 from genmill.up.valkey import EmbeddedValkey, refuse_leftover
 
-DECIDED = ("redis_url", "storage_url", "secret_key", "auth", "host", "port")
+DECIDED = (*SHARED, "auth", "host", "port")
 """Settings that `up` may decide; the processes get them in their environment."""
 
 
@@ -36,16 +40,19 @@ class UpOptions:
 
 
 def run_up(options: UpOptions) -> int:
-    """Blocks until the end; returns the exit code. Raises UpFailed or SettingsInvalid before any start."""
+    """Blocks until the end; returns the exit code. Raises UpFailed, SettingsInvalid or RegistryInvalid before any
+    start."""
     signal.signal(signal.SIGTERM, _leave)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # not under nohup
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     folder = DataFolder(options.data)
     settings = decide(options, folder)
+    load_registry(settings.models)
+    refuse_silent_redis(settings)
     with folder.locked():
         refuse_leftover(folder)
-        if not is_free(settings.host, settings.port):
-            raise UpFailed(f"port {settings.port} on {settings.host} is in use; choose another with --port")
+        if fault := why_not(settings.host, settings.port):
+            raise UpFailed(fault)
         with redis_for(settings, folder) as (redis_url, valkey):
             secret = settings.secret_key or SecretStr(folder.secret_key())
             settings = settings.model_copy(update={"redis_url": redis_url, "secret_key": secret})
@@ -68,22 +75,13 @@ def decide(options: UpOptions, folder: DataFolder) -> Settings:
 
 def child_environment(settings: Settings) -> dict[str, str]:
     """What the processes inherit, with RQ's own variables, so that `rq` finds the same Redis and classes."""
-    decided = {f"GENMILL_{name.upper()}": _text(getattr(settings, name)) for name in DECIDED}
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     return {
         **os.environ,
-        **decided,
+        **as_environment(settings, DECIDED),
         **rq_environment(settings.redis_url),
         "PATH": path,
         "PYTHONUNBUFFERED": "1",
-    }
-
-
-def rq_environment(redis_url: str) -> Mapping[str, str]:
-    return {
-        "RQ_REDIS_URL": redis_url,
-        "RQ_WORKER_CLASS": "worker.BatchWorker",
-        "RQ_QUEUE_CLASS": "genmill.queues.PriorityQueue",
     }
 
 
@@ -100,6 +98,17 @@ def redis_for(settings: Settings, folder: DataFolder) -> Iterator[tuple[str, Emb
         yield valkey.url, valkey
     finally:
         valkey.stop()
+
+
+def refuse_silent_redis(settings: Settings) -> None:
+    """A Redis of the environment must answer now; once the fleet runs, it waits for one that goes away."""
+    if "redis_url" not in settings.model_fields_set:
+        return
+    try:
+        with connect(settings, retries=0, timeout_s=2.0) as redis:
+            redis.ping()
+    except RedisError as err:
+        raise UpFailed(f"GENMILL_REDIS_URL={settings.redis_url} does not answer: {err}") from None
 
 
 class Watch:
@@ -146,12 +155,6 @@ def greeting(settings: Settings, folder: DataFolder) -> list[str]:
 
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-
-
-def _text(value: object) -> str:
-    if isinstance(value, SecretStr):
-        return value.get_secret_value()
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _leave(signum: int, _frame: object) -> NoReturn:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from genmill.cli import cli, main, options
 from genmill.cli.screen import Exit
 from genmill.client import Client
 from genmill.settings import Settings
+from genmill.up.folder import DataFolder
 from tests.fleet import free_port
 
 JOB_ID = "01jq"
@@ -233,9 +236,49 @@ def test_cancel_says_what_it_did(api: Api, run: Run, did: str, code: int) -> Non
     assert out.startswith(JOB_ID)
 
 
+def test_cancel_of_several_tells_of_each_also_of_one_that_is_not_known(api: Api, run: Run) -> None:
+    api.answers[("GET", f"/v1/jobs/{JOB_ID}")] = view("running")
+    api.answers[("POST", f"/v1/jobs/{JOB_ID}/cancel")] = view("canceled", cancel="dequeued")
+
+    code, out, _ = run("jobs", "cancel", JOB_ID, "nope")
+
+    assert code == 1
+    assert out.splitlines() == [f"{JOB_ID} canceled before it started", "nope is not known"]
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://api.test", "http://"])
+def test_an_address_that_is_none_is_refused_at_once(run: Run, url: str) -> None:
+    code, _, err = run("status", "--url", url)
+
+    assert code == Exit.REFUSED
+    assert repr(url) in err
+
+
+def test_env_gives_a_shell_what_workers_need(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = DataFolder(tmp_path / "a folder")
+    with folder.locked():
+        folder.secret_key()
+        folder.note_redis_url("redis://127.0.0.1:7/0")
+    for name in [name for name in os.environ if name.startswith(("GENMILL_", "RQ_"))]:
+        monkeypatch.delenv(name)
+
+    code, out, _ = run("env", "--data", str(folder.path))
+    shown = subprocess.run(
+        ["/bin/sh", "-c", f'{out}\necho "$GENMILL_STORAGE_URL $RQ_REDIS_URL $RQ_WORKER_CLASS $GENMILL_SECRET_KEY"'],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+    assert code == 0
+    assert shown.stdout.split() == [
+        folder.outputs.as_uri(), "redis://127.0.0.1:7/0", "worker.BatchWorker", folder.secret_key(),
+    ]  # fmt: skip
+    assert run("env", "--data", str(tmp_path / "none"))[0] == Exit.REFUSED
+
+
 def test_status_and_models(api: Api, run: Run) -> None:
-    worker = {"name": "w1", "queues": "p0,p1", "state": "busy", "successful_job_count": None}
-    state = {"queues": {"p0": 3}, "running": 2, "is_suspended": True, "workers": [worker]}
+    worker = {"name": "w1", "queues": "p0,p1", "state": "busy", "successful_job_count": None, "genmill": "0.1"}
+    plain = {**worker, "name": "w2", "genmill": None}
+    state = {"queues": {"p0": 3}, "running": 2, "is_suspended": True, "workers": [worker, plain]}
     limits = {"min_size": 64, "max_size": 128, "max_steps": 100, "max_images": 4}
     model = {"id": "shapes", "kind": "image", "limits": limits, "description": "small"}
     api.answers = {("GET", "/v1/status"): state, ("GET", "/v1/models"): {"data": [model]}}
@@ -313,7 +356,20 @@ def test_every_command_has_help_and_json() -> None:
     commands = [cli.commands[name] for name in cli.commands]
     leaves = [leaf for command in commands for leaf in getattr(command, "commands", {"": command}).values()]
 
-    assert {"up", "demo", "submit", "jobs", "status", "models", "keys", "webhook-secret"} == set(cli.commands)
+    expected = {
+        "up",
+        "demo",
+        "submit",
+        "jobs",
+        "status",
+        "models",
+        "keys",
+        "limits",
+        "doctor",
+        "env",
+        "webhook-secret",
+    }
+    assert set(cli.commands) == own
     for leaf in leaves:
         assert leaf.help
         if leaf.name != "up":  # it prints the logs of its processes until it is stopped

@@ -14,6 +14,7 @@ from honcho.environ import parse_procfile
 
 from genmill import keys
 from genmill.jobs import TRANSITIONS
+from genmill.registry import load_registry
 from genmill.settings import Settings
 
 ROOT = Path(__file__).parent.parent.parent
@@ -27,6 +28,13 @@ def test_the_state_diagram_draws_the_table_of_transitions() -> None:
     table = {(str(before or "[*]"), str(after), event) for (before, event), after in TRANSITIONS.items()}
     assert set(drawn) == table
     assert len(drawn) == len(table)
+
+
+def test_the_example_of_a_models_file_is_one(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", OPERATING, re.DOTALL)
+    (tmp_path / "models.toml").write_text(example)
+
+    assert load_registry(tmp_path / "models.toml").get("sdxl").max_batch == 8
 
 
 def test_every_redis_key_is_described_once() -> None:

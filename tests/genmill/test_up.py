@@ -15,11 +15,12 @@ import pytest
 from honcho.environ import parse_procfile
 from redis import Redis
 
+from genmill.errors import GenmillError
 from genmill.settings import Durability, load_settings
 from genmill.up.fleet import find_procfile
 from genmill.up.folder import DataFolder, FolderInUse, UpFailed
-from genmill.up.ports import is_free, pick_port
-from genmill.up.run import UpOptions, child_environment, decide, greeting
+from genmill.up.ports import is_free, pick_port, why_not
+from genmill.up.run import UpOptions, child_environment, decide, greeting, run_up
 from genmill.up.valkey import EmbeddedValkey
 from tests.fleet import eventually, free_port
 
@@ -300,6 +301,23 @@ def test_the_greeting_tells_how_to_submit_and_make_keys(tmp_path: Path) -> None:
     assert "http://127.0.0.1:9003/openapi.json" in text
     assert "--url http://127.0.0.1:9003" in text
     assert "genmill keys create" in text
+
+
+def test_what_is_wrong_with_the_environment_is_told_before_anything_starts(
+    bare_environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bare_environment.setenv("GENMILL_REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
+    with pytest.raises(UpFailed, match=r"GENMILL_REDIS_URL=redis://127\.0\.0\.1:\d+/0 does not answer"):
+        run_up(UpOptions(tmp_path / "data"))
+    bare_environment.setenv("GENMILL_MODELS", str(tmp_path / "none.toml"))
+    with pytest.raises(GenmillError, match=r"none\.toml"):
+        run_up(UpOptions(tmp_path / "data"))
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_address_of_another_machine_is_not_called_a_port_in_use() -> None:
+    assert "cannot listen on 203.0.113.1" in str(why_not("203.0.113.1", 8091))
+    assert why_not("127.0.0.1", free_port()) is None
 
 
 def test_ports() -> None:

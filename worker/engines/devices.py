@@ -10,6 +10,7 @@ import diffusers
 import torch
 import transformers
 
+from genmill.errors import ModelUnavailable
 from genmill.registry import ModelSpec
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # from malloc.h
@@ -35,6 +36,14 @@ def source_arguments(spec: ModelSpec) -> dict[str, Any]:
     if spec.revision == "1" or Path(spec.source).is_dir():
         return {}
     return {"revision": spec.revision}
+
+
+def unavailable(spec: ModelSpec, error: Exception) -> ModelUnavailable:
+    """Why a model could not be loaded; a source that is no folder was taken for a hub id, whose error says little."""
+    reason = " ".join(str(error).split())[:500]
+    if Path(spec.source).is_dir():
+        return ModelUnavailable(f"model {spec.name}: {reason}")
+    return ModelUnavailable(f"model {spec.name}: there is no folder {spec.source}, and as a hub id: {reason}")
 
 
 def quiet() -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 from genmill.errors import GenerationFailed, ModelUnavailable
 from genmill.inputs import ImageInput
 from genmill.registry import ModelSpec
-from worker.engines.devices import pick_dtype, quiet, source_arguments
+from worker.engines.devices import pick_dtype, quiet, source_arguments, unavailable
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
@@ -28,7 +28,7 @@ def load_pipeline(spec: ModelSpec, device: torch.device) -> DiffusionPipeline:
         pipe = diffusers.DiffusionPipeline.from_pretrained(spec.source, dtype=dtype, **source_arguments(spec))
         loaded: DiffusionPipeline = pipe.to(device)
     except (OSError, ValueError, RuntimeError, ImportError) as error:
-        raise ModelUnavailable(f"model {spec.name}: {str(error)[:500]}") from error
+        raise unavailable(spec, error) from error
     return loaded
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 import transformers
 
-from genmill.errors import GenerationFailed, ModelUnavailable
+from genmill.errors import GenerationFailed
 from genmill.inputs import TextInput
 from genmill.registry import ModelSpec
 from worker.engines.base import EngineJob, Event, Finished, Left, Progress, TextOutput
@@ -23,6 +23,7 @@ from worker.engines.devices import (
     pick_dtype,
     quiet,
     source_arguments,
+    unavailable,
 )
 from worker.engines.meter import Meter, Share, Stopwatch
 from worker.engines.paged import PagedBatch
@@ -56,7 +57,7 @@ class TextEngine:
         try:
             self._take(spec, *_load(spec, pick_device(device)))
         except (OSError, ValueError, RuntimeError, ImportError) as error:
-            raise ModelUnavailable(f"model {spec.name}: {str(error)[:500]}") from error
+            raise unavailable(spec, error) from error
 
     @classmethod
     def from_model(cls, spec: ModelSpec, model: Any, tokenizer: Any) -> Self:
