@@ -239,6 +239,8 @@ def test_cancel_says_what_it_did(api: Api, run: Run, did: str, code: int) -> Non
 def test_cancel_of_several_tells_of_each_also_of_one_that_is_not_known(api: Api, run: Run) -> None:
     api.answers[("GET", f"/v1/jobs/{JOB_ID}")] = view("running")
     api.answers[("POST", f"/v1/jobs/{JOB_ID}/cancel")] = view("canceled", cancel="dequeued")
+    problem = {"error": {"code": "job_not_found", "message": "There is no job 'nope'"}, "errors": []}
+    api.answers[("GET", "/v1/jobs/nope")] = (404, problem)
 
     code, out, _ = run("jobs", "cancel", JOB_ID, "nope")
 
@@ -369,7 +371,7 @@ def test_every_command_has_help_and_json() -> None:
         "env",
         "webhook-secret",
     }
-    assert set(cli.commands) == own
+    assert set(cli.commands) == expected
     for leaf in leaves:
         assert leaf.help
         if leaf.name != "up":  # it prints the logs of its processes until it is stopped
