@@ -91,8 +91,8 @@ def _own(job_id: str, tenant: str) -> JobRecord:
 
 
 def _view(record: JobRecord) -> dict[str, Any]:
-    position = services().store.position(record) if record.state is JobState.QUEUED else None
-    return job_view(record, services().links, position=position)
+    waiting = services().store.waiting(record) if record.state is JobState.QUEUED else None
+    return job_view(record, services().links, waiting=waiting)
 
 
 def _answer(record: JobRecord, hold_s: float) -> Response:

@@ -10,6 +10,7 @@ from genmill.jobs import JobState
 
 _UNAUTHORIZED = {401: "No valid API key"}
 _AWAY = {503: "Redis or the storage is away; see Retry-After"}
+_LIMITED = {429: "A quota of the tenant is used up; `errors` names it, see Retry-After"}
 _INVALID = {422: "A field is not valid; `errors` names field, limit and value"}
 _ABSENT = {404: "There is nothing here for this tenant"}
 _BODY = {400: "Not a JSON object", 413: "Body too large", 415: "Wrong content type"}
@@ -96,7 +97,7 @@ OPERATIONS = (
     Operation(
         "post", "/v1/jobs", "submitJob", "Submit a job",
         {202: _json("Accepted", "Job", _SUBMITTED), 200: _json("Ended while the answer was held", "Job")},
-        _READ | _INVALID | _BODY, (*_WAIT, _IDEMPOTENCY), _SUBMIT_BODY,
+        _READ | _INVALID | _BODY | _LIMITED, (*_WAIT, _IDEMPOTENCY), _SUBMIT_BODY,
     ),
     Operation(
         "get", "/v1/jobs", "listJobs", "List your jobs, newest first",

@@ -14,7 +14,7 @@ from redis import exceptions as redis_errors
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from api.requests import request_id
-from genmill.errors import BodyTooLarge, FieldFault, GenmillError, SettingsInvalid, StoreUnavailable
+from genmill.errors import BodyTooLarge, FieldFault, GenmillError, LimitReached, SettingsInvalid, StoreUnavailable
 
 RETRY_AFTER_S = 2
 MEDIA_TYPE = "application/problem+json"
@@ -63,7 +63,8 @@ def _genmill(error: GenmillError) -> Response:
     title = (type(error).__doc__ or "").strip().split("\n")[0]
     response = _respond(problem_body(error.status, error.code, title, error.detail, error.faults))
     if error.is_retryable:
-        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+        wait_s = error.retry_after_s if isinstance(error, LimitReached) else None
+        response.headers["Retry-After"] = str(wait_s or RETRY_AFTER_S)
     if error.status == HTTPStatus.UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = 'Bearer realm="genmill"'
     return response

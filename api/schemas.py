@@ -77,6 +77,18 @@ _JOB = {
     "timings": _TIMINGS,
     "progress": {"anyOf": [_object({"step": _WHOLE, "steps": _WHOLE}), {"type": "null"}]},
     "position": {"type": ["integer", "null"], "description": "Ready jobs of the same class and model before it."},
+    "waiting_for": {
+        "type": ["object", "null"],
+        "description": "Why a queued job does not run yet; `limit` with the scope that is full.",
+        "properties": {
+            "reason": {"type": "string", "enum": ["turn", "limit", "no_worker", "suspended", "delay"]},
+            "scope": _TEXT,
+            "limit": _WHOLE,
+            "running": _WHOLE,
+        },
+        "required": ["reason"],
+        "additionalProperties": False,
+    },
     "input": _FREE,
     "outputs": {"type": "array", "items": _OUTPUT},
     "receipt": {"type": ["object", "null"], "additionalProperties": True},

@@ -97,6 +97,18 @@ class Forbidden(GenmillError):
     code, status = "forbidden", 403
 
 
+class LimitReached(GenmillError):
+    """The tenant has too many jobs now, or has used up what it may."""
+
+    code, status, is_retryable = "limit_reached", 429, True
+
+    def __init__(
+        self, detail: str | None = None, *, faults: tuple[FieldFault, ...] = (), retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(detail, faults=faults)
+        self.retry_after_s = retry_after_s
+
+
 class NotFound(GenmillError):
     """There is nothing here."""
 

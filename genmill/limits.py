@@ -6,11 +6,11 @@ import re
 
 _SCOPE = re.compile(
     r"all|class:(p[0-3]|callbacks)|reserve:p[0-3]|(model|tenant):[^\s:]+|host:\S+|weight:(?!\*)[^\s:]+"
-    r"|tc:[^\s:]+:p[0-3]"
+    r"|tc:[^\s:]+:p[0-3]|(queued|rate|budget):[^\s:]+"
 )
 _SHOWN = (
     "all, class:<queue>, reserve:<class>, model:<name>, tenant:<name>, tc:<tenant>:<class>, host:<host>, "
-    "weight:<tenant>; * stands for any model, tenant or host"
+    "weight:<tenant>, queued:<tenant>, rate:<tenant>, budget:<tenant>; * stands for any model, tenant or host"
 )
 
 
@@ -21,5 +21,7 @@ def check_limit(scope: str, value: float) -> None:
     if scope.startswith("weight:"):
         if value <= 0:
             raise ValueError(f"{scope} must be above 0, got {value:g}")
-    elif value < 0 or value != int(value):
-        raise ValueError(f"{scope} must be a whole number of jobs, 0 or more, got {value:g}")
+    elif value < 0:
+        raise ValueError(f"{scope} must be 0 or more, got {value:g}")
+    elif not scope.startswith("budget:") and value != int(value):
+        raise ValueError(f"{scope} must be a whole number of jobs, got {value:g}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from genmill.jobs import JobRecord, JobState
+from genmill.jobs import JobRecord
 from genmill.links import Links
+from genmill.store import Waiting
 
 
-def job_view(record: JobRecord, links: Links, *, position: int | None = None) -> dict[str, Any]:
+def job_view(record: JobRecord, links: Links, *, waiting: Waiting | None = None) -> dict[str, Any]:
     """JSON of a job. Links in it are signed afresh; the webhook's URL and the init image's place stay inside.
 
     `text` is there for text jobs that succeeded, `outputs` is empty until the job has some.
@@ -27,7 +28,8 @@ def job_view(record: JobRecord, links: Links, *, position: int | None = None) ->
         "ended_at": _iso(record.ended_ms),
         "timings": _timings(record),
         "progress": dict(record.progress) if record.progress else None,
-        "position": position if record.state is JobState.QUEUED else None,
+        "position": waiting.position if waiting else None,
+        "waiting_for": _waiting_for(waiting) if waiting else None,
         "input": _input(record),
         "outputs": [_output(output, links) for output in result.get("outputs", ())],
         "receipt": result.get("receipt"),
@@ -38,6 +40,11 @@ def job_view(record: JobRecord, links: Links, *, position: int | None = None) ->
     if "text" in result:
         view["text"] = dict(result["text"])
     return view
+
+
+def _waiting_for(waiting: Waiting) -> dict[str, Any]:
+    named = {"scope": waiting.scope, "limit": waiting.limit, "running": waiting.running}
+    return {"reason": waiting.reason, **{name: value for name, value in named.items() if value is not None}}
 
 
 def _output(output: dict[str, Any], links: Links) -> dict[str, Any]:

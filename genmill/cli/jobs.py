@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -118,11 +119,26 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
         ("seed", str(receipt.get("seed", ""))),
         ("progress", f"{progress['step']} of {progress['steps']}" if progress else ""),
         ("ahead", str(view["position"] or "")),
+        ("waits for", waiting_text(view.get("waiting_for"))),
         ("waited", _seconds(timings["queued_s"])),
         ("ran", _seconds(timings["run_s"])),
         ("batch", batch),
         ("error", f"{error['code']}: {error['message']}" if error else ""),
     ]
+
+
+def waiting_text(waiting: Mapping[str, Any] | None) -> str:
+    """Why a queued job does not run yet, in words; nothing while it is only not its turn."""
+    match waiting:
+        case {"reason": "limit", "scope": scope, "limit": limit, "running": running}:
+            return f"the limit {scope}: {running} of {limit} run"
+        case {"reason": "no_worker"}:
+            return "a worker: none serves its class"
+        case {"reason": "suspended"}:
+            return "the fleet, which is suspended (rq resume)"
+        case {"reason": "delay"}:
+            return "the end of a delay"
+    return ""
 
 
 def _row(job: JobHandle) -> list[str | Text]:

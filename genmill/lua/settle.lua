@@ -38,6 +38,7 @@ local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, del
     later('ZADD', K.scheduled .. h.origin, math.floor((now_ms + tonumber(delay_ms)) / 1000), id)
   else
     h.gpu_ms = tonumber(h.gpu_ms or 0) + tonumber(gpu_ms)
+    spend(h.tenant, tonumber(gpu_ms))
     finish(h, {status = outcome, payload = payload, error = err, exc = exc, event = EVENTS[outcome],
       type = TYPES[outcome], ttl = outcome == 'finished' and h.result_ttl or h.failure_ttl, settled = mark})
   end

@@ -35,13 +35,37 @@ class Settlement:
     delay_ms: int = 0
 
 
+class Refusal(NamedTuple):
+    """A tenant has too many: which limit, its number, what it stands at, and when to try again."""
+
+    scope: str
+    limit: float
+    value: float
+    retry_after_s: int
+
+
 class Submitted(NamedTuple):
-    """What became of a request: stored, or not because its Idempotency-Key is known: `is_replay` with the same body,
-    `is_mismatch` with another; `job_id` is then that of the earlier job."""
+    """What became of a request: stored, or not. Not, because its Idempotency-Key is known (`is_replay` with the same
+    body, `is_mismatch` with another; `job_id` is then that of the earlier job), or for its `refusal`."""
 
     job_id: str
-    is_replay: bool
-    is_mismatch: bool
+    is_replay: bool = False
+    is_mismatch: bool = False
+    refusal: Refusal | None = None
+
+
+class Waiting(NamedTuple):
+    """Why a queued job does not run yet. `position`: ready jobs of its class and batch key before it.
+
+    `reason`: "suspended" (the fleet), "no_worker" (none serves its class), "limit" (`scope` has `running` jobs of
+    `limit`), "turn" (others are before it), "delay" (it was put off for some time).
+    """
+
+    position: int | None
+    reason: str
+    scope: str | None = None
+    limit: int | None = None
+    running: int | None = None
 
 
 class Limit(NamedTuple):

@@ -13,7 +13,15 @@ from redis import Redis
 from redis.exceptions import NoScriptError
 
 from genmill import keys
-from genmill.errors import IdempotencyMismatch, JobCanceled, JobExpired, JobPoisoned, StoreUnavailable
+from genmill.errors import (
+    FieldFault,
+    IdempotencyMismatch,
+    JobCanceled,
+    JobExpired,
+    JobPoisoned,
+    LimitReached,
+    StoreUnavailable,
+)
 from genmill.jobs import (
     Claim,
     JobRecord,
@@ -25,7 +33,7 @@ from genmill.jobs import (
 )
 from genmill.settings import Durability, Settings
 from genmill.store import scripts
-from genmill.store.messages import Claimed, Limit, Reaped, Renewal, Settlement, Submitted, Want
+from genmill.store.messages import Claimed, Limit, Reaped, Refusal, Renewal, Settlement, Submitted, Waiting, Want
 
 AOF_WAIT_MS = 1000
 """How long a submit waits for the append-only file; shorter than the API waits for Redis, so that it hears of it."""
@@ -45,12 +53,14 @@ class Store:
     def submit(self, request: JobRequest) -> tuple[str, bool]:
         """Store and queue. Returns (job id, whether an earlier request with this Idempotency-Key is replayed).
 
-        Raises IdempotencyMismatch, StoreUnavailable. Safe to repeat: the same job id is stored once. With durability
-        `always` it returns only when the append-only file holds the job.
+        Raises IdempotencyMismatch, LimitReached, StoreUnavailable. Safe to repeat: the same job id is stored once.
+        With durability `always` it returns only when the append-only file holds the job.
         """
         (submitted,) = self.submit_many([request])
         if submitted.is_mismatch:
             raise IdempotencyMismatch
+        if submitted.refusal is not None:
+            raise limit_reached(submitted.refusal)
         return submitted.job_id, submitted.is_replay
 
     def submit_many(self, requests: Sequence[JobRequest]) -> list[Submitted]:
@@ -69,10 +79,10 @@ class Store:
         replies = self._send("submit", calls, wait_aof=is_durable)
         if is_durable and replies.pop()[0] < 1:
             raise StoreUnavailable("the append-only file did not confirm the job in time; try again")
-        submitted = [Submitted("", False, False)] * len(requests)
+        submitted = [Submitted("")] * len(requests)
         for places, verdicts in zip(chunks, replies, strict=True):
-            for place, (verdict, job_id) in zip(places, verdicts, strict=True):
-                submitted[place] = Submitted(job_id.decode(), verdict == b"replayed", verdict == b"mismatch")
+            for place, verdict in zip(places, verdicts, strict=True):
+                submitted[place] = _submitted(verdict)
         return submitted
 
     def claim(
@@ -217,10 +227,30 @@ class Store:
             start = int(rank) + 1
         return [raw.decode() for raw in self._commands.zrevrange(index, start, start + limit - 1)]
 
-    def position(self, record: JobRecord) -> int | None:
-        """How many ready jobs of the same class and batch key have an earlier virtual deadline."""
-        rank = self._commands.zrank(keys.ready(record.job_class, record.batch_key), record.job_id)
-        return None if rank is None else int(rank)
+    def waiting(self, record: JobRecord) -> Waiting:
+        """Where a queued job stands and what it waits for, in one round trip."""
+        scopes = [(f"class:{record.job_class}",), (f"tenant:{record.tenant}", "tenant:*")]
+        scopes += [(f"tc:{record.tenant}:{record.job_class}", f"tc:*:{record.job_class}")]
+        scopes += [(f"model:{record.model}", "model:*"), ("all",)]
+        with self.redis.pipeline(transaction=False) as pipe:
+            pipe.zrank(keys.ready(record.job_class, record.batch_key), record.job_id)
+            pipe.exists(keys.PREFIXES["suspended"])
+            pipe.scard(f"{keys.PREFIXES['workers']}:{record.job_class}")
+            pipe.hgetall(keys.PREFIXES["limset"])
+            for scope, *_ in scopes:
+                pipe.scard(keys.run_scope(scope))
+            rank, is_suspended, workers, set_limits, *running = pipe.execute()
+        known = dict(self.settings.limits) | {name.decode(): float(value) for name, value in set_limits.items()}
+        position = None if rank is None else int(rank)
+        if is_suspended:
+            return Waiting(position, "suspended")
+        if not workers:
+            return Waiting(position, "no_worker")
+        for (scope, *default), live in zip(scopes, running, strict=True):
+            limit = known.get(scope, known.get(default[0]) if default else None)
+            if limit is not None and live >= limit:
+                return Waiting(position, "limit", scope, int(limit), int(live))
+        return Waiting(position, "turn" if position is not None else "delay")
 
     def wait_for_end(self, job_id: str, timeout_s: float) -> None:
         """Return at the job's next end or after `timeout_s`; the result stream is RQ's, so nothing is missed."""
@@ -269,7 +299,8 @@ class Store:
         shared = _flat(self._shared_fields(first))
         lifetime = max(self.settings.result_ttl_s, self.settings.failure_ttl_s)
         delay_ms = self.settings.class_delay_ms[first.job_class.value]
-        args = [self.settings.idempotency_ttl_s, lifetime, delay_ms, len(shared), *shared]
+        static = json.dumps(dict(self.settings.limits))
+        args = [static, self.settings.idempotency_ttl_s, lifetime, delay_ms, len(shared), *shared]
         for request in requests:
             own = _flat(_own_fields(request))
             args += [request.job_id, request.idempotency_key or "", request.body_hash, request.ttl_s or 0]
@@ -289,6 +320,21 @@ class Store:
 
 def _chunks(places: Sequence[int]) -> list[Sequence[int]]:
     return [places[start : start + SUBMIT_CHUNK] for start in range(0, len(places), SUBMIT_CHUNK)]
+
+
+def _submitted(verdict: Sequence[Any]) -> Submitted:
+    kind, *rest = verdict
+    if kind == b"limited":
+        scope, limit, value, retry_after_s = rest
+        return Submitted("", refusal=Refusal(scope.decode(), float(limit), float(value), int(retry_after_s)))
+    return Submitted(rest[0].decode(), is_replay=kind == b"replayed", is_mismatch=kind == b"mismatch")
+
+
+def limit_reached(refusal: Refusal) -> LimitReached:
+    """The error of a refusal."""
+    detail = f"the limit {refusal.scope} is {refusal.limit:g}, it stands at {refusal.value:g}"
+    fault = FieldFault("/", detail, f"{refusal.limit:g}", f"{refusal.value:g}")
+    return LimitReached(detail, faults=(fault,), retry_after_s=refusal.retry_after_s)
 
 
 def _shared_by(request: JobRequest) -> tuple[Any, ...]:

@@ -42,8 +42,8 @@ def test_scopes_of_every_kind(scope: str) -> None:
         ("class:p9", 1, "is no scope"),
         ("weight:*", 1, "is no scope"),
         ("weight:a", 0, "must be above 0, got 0"),
-        ("all", -1, "whole number of jobs, 0 or more, got -1"),
-        ("tenant:a", 1.5, "whole number of jobs, 0 or more, got 1.5"),
+        ("all", -1, "must be 0 or more, got -1"),
+        ("tenant:a", 1.5, "whole number of jobs, got 1.5"),
     ],
 )
 def test_a_limit_that_cannot_be_says_why(scope: str, value: float, reason: str) -> None:

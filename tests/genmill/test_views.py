@@ -10,6 +10,7 @@ import pytest
 from genmill.jobs import JobRecord, JobState
 from genmill.links import Links
 from genmill.settings import load_settings
+from genmill.store import Waiting
 from genmill.views import job_view
 
 LINKS = Links(load_settings(secret_key="0123456789abcdef"), clock=lambda: 1_700_000_000.0)
@@ -70,7 +71,17 @@ def test_done_with_text() -> None:
 
 @pytest.mark.parametrize(("state", "shown"), [(JobState.QUEUED, 4), (JobState.RUNNING, None)])
 def test_position_only_while_queued(state: JobState, shown: int | None) -> None:
-    assert job_view(dataclasses.replace(RUNNING, state=state), LINKS, position=4)["position"] == shown
+    waiting = Waiting(4, "turn") if shown else None
+    assert job_view(dataclasses.replace(RUNNING, state=state), LINKS, waiting=waiting)["position"] == shown
+
+
+def test_what_a_job_waits_for_names_the_limit() -> None:
+    queued = dataclasses.replace(RUNNING, state=JobState.QUEUED)
+    full = Waiting(0, "limit", "tenant:acme", 2, 2)
+    assert job_view(queued, LINKS, waiting=full)["waiting_for"] == {
+        "reason": "limit", "scope": "tenant:acme", "limit": 2, "running": 2,
+    }  # fmt: skip
+    assert job_view(queued, LINKS, waiting=Waiting(3, "turn"))["waiting_for"] == {"reason": "turn"}
 
 
 def test_failed() -> None:

@@ -26,6 +26,8 @@ local function touch(class, bk, tenant)
   touched[class][bk][tenant] = true
 end
 
+local lined_up = {}  -- tenant -> by how much its number of waiting jobs changes
+
 local function enqueue(h)
   if h.lane ~= h.origin then redis.call('HSET', K.job .. h.id, 'lane', h.origin) end
   if h.expires_ms then later('ZADD', K.ttl, h.expires_ms, h.id) end
@@ -33,6 +35,7 @@ local function enqueue(h)
   later('ZADD', K.lane .. key .. ':' .. h.tenant, h.vd, h.id)
   later('ZADD', K.ready .. key, h.vd, h.id)
   touch(h.origin, h.batch_key, h.tenant)
+  lined_up[h.tenant] = (lined_up[h.tenant] or 0) + 1
   woken[h.origin] = true
 end
 
@@ -42,6 +45,7 @@ local function dequeue(h)
   later('ZREM', K.ready .. key, h.id)
   if h.expires_ms then later('ZREM', K.ttl, h.id) end
   touch(h.lane, h.batch_key, h.tenant)
+  lined_up[h.tenant] = (lined_up[h.tenant] or 0) - 1
 end
 
 -- The fair index follows the lane. A tenant that comes back from idle starts at the virtual clock, so that idling
@@ -81,5 +85,10 @@ local function flush_lanes()
     wake(class)
   end
   for tenant in pairs(charged) do redis.call('HSET', K.vt, tenant, vts[tenant]) end
-  touched, woken, charged = {}, {}, {}
+  for tenant, change in pairs(lined_up) do
+    if change ~= 0 and redis.call('HINCRBY', K.waiting, tenant, change) <= 0 then
+      redis.call('HDEL', K.waiting, tenant)
+    end
+  end
+  touched, woken, charged, lined_up = {}, {}, {}, {}
 end
