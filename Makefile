@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check up bench bench-queue set-up clean
+.PHONY: demo test check up bench bench-claim bench-queue set-up clean
 
 demo: $(READY)
 	$(BIN)/genmill demo
@@ -20,11 +20,14 @@ check: $(READY)
 up: $(READY)
 	$(BIN)/genmill up
 
-BENCHMARKS := $(filter-out __init__ gpu_% noop queue_peers,$(basename $(notdir $(wildcard bench/*.py))))
+BENCHMARKS := $(filter-out __init__ gpu_% noop queue_peers claim_scale,$(basename $(notdir $(wildcard bench/*.py))))
 
 bench: $(READY)
 	@mkdir -p out/bench
 	$(foreach name,$(BENCHMARKS),$(BIN)/python -m bench.$(name) --quick --out out/bench/$(name).json &&) true
+
+bench-claim: $(READY)
+	$(BIN)/python -m bench.claim_scale
 
 bench-queue: $(READY)
 	$(BIN)/python -m bench.queue_peers

@@ -20,7 +20,7 @@ local function next_lane(class, bk, most, blocked)
       if not best or virtual_time(lane.tenant) < virtual_time(best.tenant) then best, best_at = lane, at end
     end
     local tenant, score = peek(index.tenants)
-    if tenant and (not best or score <= virtual_time(best.tenant)) then
+    if tenant and (not best or score < virtual_time(best.tenant)) then
       index.tenants.at = index.tenants.at + 1
       touch(class, bk, tenant)
       index.lanes[#index.lanes + 1] = {tenant = tenant, jobs = reader(K.lane .. key .. ':' .. tenant, most)}

@@ -10,7 +10,7 @@ from rq.registry import StartedJobRegistry
 from rq.serializers import JSONSerializer
 
 from genmill import keys
-from genmill.jobs import JobState
+from genmill.jobs import JobRequest, JobState, new_job_id
 from genmill.registry import ModelSpec
 from genmill.store import Outcome, Settlement, Store, Want
 from tests.conftest import SettingsFactory
@@ -339,3 +339,18 @@ def test_a_job_that_was_put_off_keeps_its_place_its_ttl_and_its_history(
     assert (again.vd_ms, again.postponed, again.is_suspect) == (claim.vd_ms, 1, True)
     store.settle([Settlement(job_id, again.fence, Outcome.RETURNED)])
     assert redis.zscore("gm:ttl", job_id) is not None
+
+
+def test_what_a_claim_costs_does_not_grow_with_the_number_of_tenants(
+    redis: Redis, store: Store, shapes: ModelSpec
+) -> None:
+    def commands_of_a_claim(tenants: int) -> int:
+        redis.flushall()
+        job_input = shapes.parse_input({"prompt": "x"})
+        for number in range(tenants):
+            store.submit_many([JobRequest(new_job_id(), f"t{number}", shapes, job_input) for _ in range(2)])
+        redis.config_resetstat()
+        assert len(store.claim("w", CLASSES, [Want(shapes.batch_key, 8)]).claims) == 8
+        return sum(stat["calls"] for stat in redis.info("commandstats").values())
+
+    assert commands_of_a_claim(400) <= commands_of_a_claim(20) + 5
