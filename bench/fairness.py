@@ -28,6 +28,8 @@ from genmill.store import Outcome, Settlement, Store, Want
 OUT = Path(__file__).parent / "results" / "fairness.json"
 SLOTS = 16
 LIGHT, EACH = 9, 10
+SPREADS = (1, 8, 30)
+"""Within how many batches the light jobs arrive: all at once, at three quarters of the fleet's rate, now and then."""
 CLASSES = ["p0", "p1", "p2", "p3"]
 
 
@@ -94,13 +96,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = load_settings(
             redis_url=f"redis://{server.host}:{server.port}/0", storage_url="file:///tmp", secret_key="x" * 20
         )
-        for seed in range(given.seeds):
+        for seed, spread in ((seed, spread) for seed in range(given.seeds) for spread in SPREADS):
             rng = random.Random(seed)
-            arrivals = sorted((rng.randrange(6), f"light{number % LIGHT}") for number in range(LIGHT * EACH))
+            arrivals = sorted((rng.randrange(spread), f"light{number % LIGHT}") for number in range(LIGHT * EACH))
             alone = quantiles(light_waits(settings, arrivals, 0), n=20)[18]
             beside = quantiles(light_waits(settings, arrivals, heavy), n=20)[18]
             ratios.append((beside - 1) / alone)
-            samples.append({"seed": seed, "alone_p95_batches": alone, "beside_p95_batches": beside})
+            samples.append(
+                {"seed": seed, "spread_batches": spread, "alone_p95_batches": alone, "beside_p95_batches": beside}
+            )
         error = weights_error(settings, 60 if given.quick else 300)
     report = {
         "figures": {"light_p95_vs_alone": round(max(ratios), 3), "weights_error": round(error, 4)},
