@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check up bench bench-claim bench-queue set-up clean
+.PHONY: demo test check up bench chaos bench-claim bench-queue set-up clean
 
 demo: $(READY)
 	$(BIN)/genmill demo
@@ -25,6 +25,9 @@ BENCHMARKS := $(filter-out __init__ gpu_% noop queue_peers claim_scale,$(basenam
 bench: $(READY)
 	@mkdir -p out/bench
 	$(foreach name,$(BENCHMARKS),$(BIN)/python -m bench.$(name) --quick --out out/bench/$(name).json &&) true
+
+chaos: $(READY)
+	$(BIN)/python -m tests.chaos
 
 bench-claim: $(READY)
 	$(BIN)/python -m bench.claim_scale

@@ -1,0 +1,16 @@
+"""Each case once with few jobs; `make chaos` runs them with many and with many seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.cases import CASES, run_case
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_lost_and_nothing_done_twice(case: str, tmp_path: Path) -> None:
+    outcome = run_case(case, seed=1, jobs=64, folder=tmp_path)
+
+    assert (outcome.lost, outcome.double_commits, outcome.broken) == (0, 0, [])
