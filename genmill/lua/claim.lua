@@ -115,6 +115,7 @@ for _, h in ipairs(out) do
   leases[#leases + 1], reply[#reply + 1] = {h.id, h.fence}, row_of(h)
 end
 redis.call('SET', K.token .. token, cjson.encode(leases), 'EX', 60)
-local class = head_of(pick.bk)
-if class then wake(class) end
+for _, class in ipairs(classes) do
+  if redis.call('EXISTS', K.bkhead .. class) == 1 then wake(class) break end
+end
 return reply

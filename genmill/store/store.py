@@ -49,6 +49,8 @@ class Store:
         self._commands: Any = redis  # redis-py types each reply for every decode option at once; ours are bytes
         self.settings = settings
         self._scripts = scripts.register(redis)
+        self._static_limits = json.dumps(dict(settings.limits))
+        self._class_delays = json.dumps(settings.class_delay_ms)
 
     def submit(self, request: JobRequest) -> tuple[str, bool]:
         """Store and queue. Returns (job id, whether an earlier request with this Idempotency-Key is replayed).
@@ -101,8 +103,8 @@ class Store:
         args: list[str | int] = [
                 token or uuid.uuid4().hex, worker, json.dumps(list(classes)),
                 json.dumps([[key, slots, int(resident), int(idle)] for key, slots, resident, idle in wants]),
-                int(self.settings.lease_s * 1000), json.dumps(dict(self.settings.limits)),
-                json.dumps(self.settings.class_delay_ms), int(is_empty), self._suspect_crashes(),
+                int(self.settings.lease_s * 1000), self._static_limits, self._class_delays, int(is_empty),
+                self._suspect_crashes(),
             ]  # fmt: skip
         reply = self._scripts["claim"](args=args)
         return Claimed(tuple(_claim(row, self._suspect_crashes()) for row in reply[1:]), reply[0].decode())
@@ -299,8 +301,7 @@ class Store:
         shared = _flat(self._shared_fields(first))
         lifetime = max(self.settings.result_ttl_s, self.settings.failure_ttl_s)
         delay_ms = self.settings.class_delay_ms[first.job_class.value]
-        static = json.dumps(dict(self.settings.limits))
-        args = [static, self.settings.idempotency_ttl_s, lifetime, delay_ms, len(shared), *shared]
+        args = [self._static_limits, self.settings.idempotency_ttl_s, lifetime, delay_ms, len(shared), *shared]
         for request in requests:
             own = _flat(_own_fields(request))
             args += [request.job_id, request.idempotency_key or "", request.body_hash, request.ttl_s or 0]

@@ -13,9 +13,10 @@ local function virtual_time(tenant)
 end
 local function set_virtual_time(tenant, vt) vts[tenant], charged[tenant] = vt, true end
 
+-- Wakes one idle worker, which wakes the next when it leaves work behind. An entry that nobody took yet will do.
 local function wake(class)
+  if redis.call('EXISTS', K.wake .. class) == 1 then return end
   redis.call('LPUSH', K.wake .. class, '1')
-  redis.call('LTRIM', K.wake .. class, 0, 15)
   redis.call('EXPIRE', K.wake .. class, 60)
 end
 
