@@ -288,7 +288,7 @@ def run_case(case: str, seed: int, jobs: int, folder: Path) -> Outcome:
 
 def _judge(scene: Scene, outcome: Outcome) -> None:
     records = scene.store.get_many(scene.ids)
-    outcome.states = Counter(record.state.value if record else "gone" for record in records)
+    outcome.states = dict(Counter(record.state.value if record else "gone" for record in records))
     outcome.lost = sum(record is None or not record.state.is_terminal for record in records)
     with scene.redis.pipeline(transaction=False) as pipe:
         for job_id in scene.ids:
