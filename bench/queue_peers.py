@@ -83,10 +83,11 @@ BATCHES = (1, 8, 32, 64)
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Jobs a second."""
+    """Jobs a second; and what Redis's one thread worked for a job from its claim to its end, where it was measured."""
 
     enqueue: float
     consume: float
+    redis_us: float = 0.0
 
 
 def run_peer(peer: Peer, jobs: int, redis: Redis, url: str) -> Rates:
@@ -129,6 +130,7 @@ def run_genmill(batch: int, jobs: int, redis: Redis, url: str, folder: Path, web
         sys.executable, "-m", "rq.cli", "worker", "--url", url, "-w", "bench.noop.NoopWorker", "-S", "json",
         "--logging_level", "WARNING", "p0", "p1", "p2", "p3",
     ]  # fmt: skip
+    cpu_s = _cpu_s(redis)
     worker = subprocess.Popen(command, env=environment, start_new_session=True)
     finished = keys.PREFIXES["finished"] + "p1"
     try:
@@ -139,8 +141,15 @@ def run_genmill(batch: int, jobs: int, redis: Redis, url: str, folder: Path, web
             time.sleep(0.05)
     finally:
         _end(worker)
+    redis_us = (_cpu_s(redis) - cpu_s) * 1e6 / jobs
     times = _times(redis)
-    return Rates(jobs / enqueue_s, (jobs - batch) / max(1e-3, max(times) - min(times)))
+    return Rates(jobs / enqueue_s, (jobs - batch) / max(1e-3, max(times) - min(times)), redis_us)
+
+
+def _cpu_s(redis: Redis) -> float:
+    commands: Any = redis
+    cpu = commands.info("cpu")
+    return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
 
 
 def _times(redis: Redis) -> list[float]:
@@ -225,6 +234,8 @@ def figures_of(rates: dict[str, dict[str, float]]) -> dict[str, float]:
         "consume_32_vs_best_peer": rates["genmill 32"]["consume"] / best_consume,
         "consume_1_vs_rq": rates["genmill 1"]["consume"] / rq,
         "submit_many_vs_best_peer": rates["genmill 32"]["enqueue"] / best_enqueue,
+        "redis_us_per_job_1": rates["genmill 1"]["redis_us"],
+        "redis_us_per_job_32": rates["genmill 32"]["redis_us"],
         "consume_32_callbacks_vs_rq": rates["genmill 32, callbacks"]["consume"] / rq,
     }
 
@@ -241,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         redis = Redis(host=server.host, port=server.port)
         found = measure(1 if given.quick else given.rounds, 0.1 if given.quick else 1.0, redis, url)
     rates = {
-        name: {"enqueue": median(run.enqueue for run in runs), "consume": median(run.consume for run in runs)}
+        name: {side: median(getattr(run, side) for run in runs) for side in ("enqueue", "consume", "redis_us")}
         for name, runs in found.items()
     }
     report: dict[str, Any] = {
