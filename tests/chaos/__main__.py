@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.rendezvous import machine
+from bench.report import machine
 from tests.chaos.cases import CASES, KILLS, run_case
 
 OUT = Path("bench/results/chaos.json")
