@@ -3,10 +3,12 @@
 --       lease ms, static limits (JSON object scope -> most live leases), class delays (JSON, ms),
 --       1 if the worker has nothing on board, crashes after which a job runs alone
 -- Returns {why, {id, fence, data, origin, tenant, batch_key, vd, postponed, rows, cost, parent, crashes, timeout},
--- ...}; why is 'ok', 'empty', 'suspended', 'suspect' or 'limit <scope>'. The same token returns the same batch.
+-- ...}; why is 'ok', 'empty', 'paused' (ask again),
+-- 'suspended', 'suspect' or 'limit <scope>'. The same token returns the same batch.
 local token, worker, classes, wants = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), cjson.decode(ARGV[4])
 local lease_ms, delays = tonumber(ARGV[5]), cjson.decode(ARGV[7])
 local is_empty, suspect_crashes, why = ARGV[8] == '1', tonumber(ARGV[9]), 'empty'
+local MOST_SKIPPED = 500  -- jobs that RQ ended in their lanes, cleared away by one claim
 local function blocked(scope) why = 'limit ' .. scope; return true end
 
 local ROW = {'status', 'fence', 'data', 'origin', 'tenant', 'batch_key', 'vd', 'postponed', 'rows', 'cost', 'parent',
@@ -41,12 +43,15 @@ local function head_of(bk)
   return class, vd
 end
 
+local closed = {}  -- batch keys of which nothing could be taken
+
 -- Stay with resident models until another key's head is overdue and earlier.
 local function choose()
   local resident, other
   for _, want in ipairs(wants) do
     local bk, slots = want[1], want[2]
-    local class, vd = head_of(bk)
+    local class, vd
+    if not closed[bk] then class, vd = head_of(bk) end
     local model = string.match(bk, '^[^@]+')
     if class and slots > 0 and not (room('model:' .. model, 'model:*') <= 0 and blocked('model:' .. model)) then
       local option = {bk = bk, slots = slots, vd = vd, model = model, is_idle = want[4] == 1}
@@ -97,15 +102,27 @@ if redis.call('EXISTS', K.suspended) == 1 then return {'suspended'} end
 read_limits(ARGV[6])
 for _, class in ipairs(classes) do adopt(class, delays[class] or 0) end
 
-local pick, out = choose(), {}
-if not pick then flush(); return {why} end
-local free = math.min(pick.slots, room('model:' .. pick.model, 'model:*'))
-open_classes(classes, pick.bk, pick.slots)
-while free > 0 do
-  local class, lane = next_job(pick.bk, pick.slots, blocked)
-  local rows = class and take(class, lane, pick, free, #out == 0, out)
-  if not rows then break end
-  free = free - rows
+-- Take from one batch key what fits, and what its limits allow.
+local function fill(pick, out)
+  local rows_free, skipped = pick.slots, 0
+  open_classes(classes, pick.bk, pick.slots)
+  while rows_free > 0 and skipped < MOST_SKIPPED and room('model:' .. pick.model, 'model:*') > 0 do
+    local class, lane = next_job(pick.bk, pick.slots, blocked)
+    local rows = class and take(class, lane, pick, rows_free, #out == 0, out)
+    if not rows then break end
+    rows_free = rows_free - rows
+    if rows == 0 then skipped = skipped + 1 end
+  end
+  if skipped == MOST_SKIPPED then why = 'paused' end
+end
+
+local out = {}
+local pick = choose()
+while pick do
+  fill(pick, out)
+  if #out > 0 or string.sub(why, 1, 5) ~= 'limit' then break end
+  closed[pick.bk] = true
+  pick = choose()
 end
 if out.clock then redis.call('SET', K.vclock, out.clock) end
 flush()

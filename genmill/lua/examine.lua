@@ -2,7 +2,7 @@
 -- ARGV: '1' to mend, then job ids
 -- Returns id, fault pairs; faults are 'queued nowhere', 'running without a lease', 'lease of a job that does not run',
 -- 'lease of no job' and 'scheduled nowhere'.
-local is_mending, faults = ARGV[1] == '1', {}
+local is_mending, faults, seen = ARGV[1] == '1', {}, {}
 local function note(id, fault) faults[#faults + 1] = id; faults[#faults + 1] = fault end
 
 local function back_into_line(h)
@@ -13,8 +13,7 @@ end
 
 local function stands_on_list(h) return redis.call('LPOS', K.queue .. h.origin, h.id) ~= false end
 
-for i = 2, #ARGV do
-  local id = ARGV[i]
+local function examine(id)
   local h, packed = load(id), redis.call('HGET', K.leases, id)
   if not h.exists or not h.origin then
     if packed then note(id, 'lease of no job') end
@@ -28,6 +27,11 @@ for i = 2, #ARGV do
   end
   if packed and h.exists and h.status ~= 'started' then note(id, 'lease of a job that does not run') end
   if packed and h.status ~= 'started' and is_mending then release(id, packed) end
+end
+
+for i = 2, #ARGV do  -- a scan may name a key twice
+  if not seen[ARGV[i]] then examine(ARGV[i]) end
+  seen[ARGV[i]] = true
 end
 flush()
 return faults

@@ -5,6 +5,12 @@ local id, fence, delay_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local h = load(id)
 if h.status ~= 'started' or h.fence ~= tonumber(fence) then return 'stale' end
 release(id)
+if h.cancel then
+  finish(h, {status = 'canceled', event = 'canceled', type = 3, ttl = h.failure_ttl, payload = '', exc = '',
+    error = '{"code": "canceled", "message": "The job was canceled."}'})
+  flush()
+  return 'ok'
+end
 redis.call('HSET', K.job .. id, unpack(ARGV, 4))
 redis.call('HSET', K.job .. id, 'status', 'queued', 'vd', int(now_ms + delay_ms), 'enqueued_ms', int(now_ms))
 enqueue(load(id))

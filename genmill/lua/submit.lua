@@ -42,8 +42,9 @@ local function store(id, ttl_s, first, last)
     fields[#fields + 1] = h.expires_ms
   end
   h.vd = int(h.vd)
+  local fence = redis.call('HEXISTS', K.leases, id) == 1 and release(id) or 0  -- the id was deleted while it ran
   redis.call('HSET', K.job .. id, 'status', 'queued', 'created_at', iso(), 'enqueued_at', iso(),
-    'enqueued_ms', int(now_ms), 'vd', h.vd, 'fence', '0', 'lane', h.lane, unpack(fields))
+    'enqueued_ms', int(now_ms), 'vd', h.vd, 'fence', int(fence), 'lane', h.lane, unpack(fields))
   enqueue(h)
   later('ZADD', K.list .. shared.tenant, now_ms, id)
 end

@@ -19,7 +19,8 @@ for i = 3 + count, #ARGV, 3 do
   local class, bk, tenant = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local key = class .. ':' .. bk
   local is_known = redis.call('ZSCORE', K.act .. key, tenant) or redis.call('SISMEMBER', K.parked .. key, tenant) == 1
-  if not is_known or not redis.call('ZSCORE', K.bkhead .. class, bk) then
+  local is_there = redis.call('EXISTS', K.lane .. key .. ':' .. tenant) == 1  -- it may have drained since it was seen
+  if is_there and (not is_known or not redis.call('ZSCORE', K.bkhead .. class, bk)) then
     note(key .. ':' .. tenant, 'lane that no claim would find')
     if is_mending then touch(class, bk, tenant); woken[class] = true end
   end

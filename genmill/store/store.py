@@ -37,8 +37,8 @@ from genmill.store.messages import Claimed, Limit, Reaped, Refusal, Renewal, Set
 
 AOF_WAIT_MS = 1000
 """How long a submit waits for the append-only file; shorter than the API waits for Redis, so that it hears of it."""
-SUBMIT_CHUNK = 200
-"""Jobs stored by one run of the script: others wait meanwhile, some milliseconds."""
+CHUNK = 200
+"""Jobs in one run of a script: others wait meanwhile, some milliseconds."""
 
 
 class Store:
@@ -73,9 +73,7 @@ class Store:
         groups: dict[tuple[Any, ...], list[int]] = {}
         for place, request in enumerate(requests):
             groups.setdefault(_shared_by(request), []).append(place)
-        chunks = [
-            places[i : i + SUBMIT_CHUNK] for places in groups.values() for i in range(0, len(places), SUBMIT_CHUNK)
-        ]
+        chunks = [places[i : i + CHUNK] for places in groups.values() for i in range(0, len(places), CHUNK)]
         calls = [self._submit_args([requests[place] for place in places]) for places in chunks]
         is_durable = self.settings.durability is Durability.ALWAYS
         replies = self._send("submit", calls, wait_aof=is_durable)
@@ -113,9 +111,9 @@ class Store:
         """Commit ends of jobs in one round trip. False where the lease was lost: that commit is refused."""
         if not settlements:
             return []
-        args = [part for settlement in settlements for part in _settle_args(settlement)]
-        (verdicts,) = self._send("settle", [args])
-        return [verdict in (b"ok", b"again") for verdict in verdicts]
+        chunks = [settlements[start : start + CHUNK] for start in range(0, len(settlements), CHUNK)]
+        replies = self._send("settle", [[part for one in chunk for part in _settle_args(one)] for chunk in chunks])
+        return [verdict in (b"ok", b"again") for verdicts in replies for verdict in verdicts]
 
     def cancel(self, job_id: str) -> str:
         """Returns 'dequeued', 'interrupting', 'too_late' or 'unknown'."""
@@ -320,7 +318,7 @@ class Store:
 
 
 def _chunks(places: Sequence[int]) -> list[Sequence[int]]:
-    return [places[start : start + SUBMIT_CHUNK] for start in range(0, len(places), SUBMIT_CHUNK)]
+    return [places[start : start + CHUNK] for start in range(0, len(places), CHUNK)]
 
 
 def _submitted(verdict: Sequence[Any]) -> Submitted:

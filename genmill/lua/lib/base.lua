@@ -42,14 +42,23 @@ local function later(command, key, ...)
   local name = command .. key
   local change = waiting[name]
   if not change then
-    change = {command, key}
+    change = {command = command, key = key}
     waiting[name], order[#order + 1] = change, change
   end
   for i = 1, select('#', ...) do change[#change + 1] = (select(i, ...)) end
 end
 
+-- As many commands as Lua's stack needs; PARTS is even, because members of ZADD and HSET come in pairs.
+local PARTS = 1000
+local function send(command, key, parts)
+  if #parts == 0 then redis.call(command, key) end
+  for first = 1, #parts, PARTS do
+    redis.call(command, key, unpack(parts, first, math.min(first + PARTS - 1, #parts)))
+  end
+end
+
 local function send_waiting()
-  for _, change in ipairs(order) do redis.call(unpack(change)) end
+  for _, change in ipairs(order) do send(change.command, change.key, change) end
   waiting, order = {}, {}
 end
 

@@ -6,6 +6,7 @@ local function emit_callback(h, event)
   local host = string.match(h.hook, '^%a+://([^/?#]+)') or 'unknown'
   local c = {id = 'cb_' .. h.id .. '_' .. int(h.fence) .. '_' .. event, origin = 'callbacks', lane = 'callbacks',
     batch_key = 'callbacks', tenant = 'host:' .. host, vd = int(now_ms)}
+  if redis.call('EXISTS', K.job .. c.id) == 1 then c.id = c.id .. '_' .. int(now_ms) end  -- requeued, and ended again
   redis.call('HSET', K.job .. c.id, 'status', 'queued', 'origin', c.origin, 'lane', c.lane, 'created_at', iso(),
     'enqueued_at', iso(), 'data', cjson.encode({'worker.tasks.deliver', cjson.null, {h.id, event}, {}}),
     'description', 'deliver ' .. event .. ' of ' .. h.id, 'timeout', 60, 'result_ttl', 86400, 'failure_ttl', 604800,

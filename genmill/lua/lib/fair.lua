@@ -5,7 +5,7 @@ local indexes = {}  -- class -> what of its index was read, and the tenants that
 
 local function park(class, bk, tenant)
   local key = class .. ':' .. bk
-  redis.call('ZREM', K.act .. key, tenant)
+  later('ZREM', K.act .. key, tenant)  -- at the end: readers of the index go by place
   redis.call('SADD', K.parked .. key, tenant)
   redis.call('SADD', K.parkings, tenant)
 end
@@ -38,6 +38,7 @@ end
 -- tenants that may be served drop out.
 local open, taken = {}, {}
 local function open_classes(classes, bk, most)
+  indexes, open, taken = {}, {}, {}
   for _, class in ipairs(classes) do
     open[#open + 1] = {class = class, jobs = reader(K.ready .. class .. ':' .. bk, most + 1)}
   end

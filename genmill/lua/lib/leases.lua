@@ -13,7 +13,7 @@ end
 local function execution_of(h) return h.id .. ':f' .. int(h.fence) end
 
 -- Jobs whose leases change alike (class, tenant, model, worker) are counted together: one command a scope.
-local holders, freed = {}, {}
+local holders, freed, released = {}, {}, {}
 local function holder_of(what)
   if not holders[what] then
     local origin, tenant, model, worker = string.match(what, '([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)')
@@ -27,19 +27,19 @@ local function flush_holders()
   for _, held in pairs(holders) do
     local executions = K.worker .. held.worker .. ':executions'
     if held.given[1] then
-      for _, scope in ipairs(held.scopes) do redis.call('SREM', K.run .. scope, unpack(held.given)) end
-      redis.call('ZREM', K.wip .. held.origin, unpack(held.given_executions))
-      redis.call('SREM', executions, unpack(held.given_executions))
-      redis.call('ZREM', K.run .. 'global', unpack(held.given))
-      redis.call('HDEL', K.leases, unpack(held.given))
+      for _, scope in ipairs(held.scopes) do send('SREM', K.run .. scope, held.given) end
+      send('ZREM', K.wip .. held.origin, held.given_executions)
+      send('SREM', executions, held.given_executions)
+      send('ZREM', K.run .. 'global', held.given)
+      send('HDEL', K.leases, held.given)
       freed[held.tenant], woken[held.origin] = true, true
     end
     if held.taken[1] then
-      for _, scope in ipairs(held.scopes) do redis.call('SADD', K.run .. scope, unpack(held.taken)) end
-      redis.call('SADD', executions, unpack(held.taken_executions))
+      for _, scope in ipairs(held.scopes) do send('SADD', K.run .. scope, held.taken) end
+      send('SADD', executions, held.taken_executions)
     end
   end
-  holders = {}
+  holders, released = {}, {}
 end
 
 -- Take what a running job holds, until `expires_ms`; `weight` is its tenant's.
@@ -58,8 +58,9 @@ end
 -- What to give up stands in the lease itself: it must work when RQ has deleted or rewritten the job. Returns the
 -- lease's fence and its tenant's weight at the claim; nil without a lease. `packed`: the lease, if it was read.
 local function release(id, packed)
-  packed = packed or redis.call('HGET', K.leases, id)
+  packed = not released[id] and (packed or redis.call('HGET', K.leases, id))
   if not packed then later('ZREM', K.run .. 'global', id); return nil end
+  released[id] = true
   local fence, weight, what = string.match(packed, '([^\n]*)\n([^\n]*)\n(.*)')
   local held, execution = holder_of(what), id .. ':f' .. fence
   held.given[#held.given + 1], held.given_executions[#held.given_executions + 1] = id, execution

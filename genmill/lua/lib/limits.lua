@@ -31,9 +31,11 @@ local function room(scope, default, limit_name)
   return rooms[scope]
 end
 
+local taken_in = {}  -- scope -> leases of this run, which Redis does not count yet
 local function take_room(scope_list)
   for _, scope in ipairs(scope_list) do
     if rooms[scope] then rooms[scope] = rooms[scope] - 1 end
+    taken_in[scope] = (taken_in[scope] or 0) + 1
   end
 end
 
@@ -47,8 +49,8 @@ local function unreserved_room(class)
   local left = room('all')
   if class == 'callbacks' or left == math.huge then return math.huge end
   for _, other in ipairs({'p0', 'p1', 'p2', 'p3'}) do
-    local kept = other ~= class and limit_of('reserve:' .. other)
-    if kept then left = left - math.max(0, kept - redis.call('SCARD', K.run .. 'class:' .. other)) end
+    local kept, scope = other ~= class and limit_of('reserve:' .. other), 'class:' .. other
+    if kept then left = left - math.max(0, kept - redis.call('SCARD', K.run .. scope) - (taken_in[scope] or 0)) end
   end
   return left
 end

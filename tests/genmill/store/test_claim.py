@@ -354,3 +354,82 @@ def test_what_a_claim_costs_does_not_grow_with_the_number_of_tenants(
         return sum(stat["calls"] for stat in redis.info("commandstats").values())
 
     assert commands_of_a_claim(400) <= commands_of_a_claim(20) + 5
+
+
+def test_thousands_of_dead_jobs_in_a_lane_stop_no_claim(
+    redis: Redis, store: Store, shapes: ModelSpec, submit: Submit
+) -> None:
+    job_input = shapes.parse_input({"prompt": "x"})
+    dead = store.submit_many([JobRequest(new_job_id(), "a", shapes, job_input) for _ in range(1200)])
+    alive = submit()
+    for one in dead:
+        redis.delete(keys.job(one.job_id))
+    whys = []
+    while not (claimed := store.claim("w", CLASSES, [Want(shapes.batch_key, 4)])).claims:
+        whys.append(claimed.why)
+    assert ([claim.job_id for claim in claimed.claims], whys) == ([alive], ["paused", "paused"])
+    assert redis.hgetall("gm:waiting") == {}
+
+
+def test_a_reserve_is_met_within_one_claim(
+    make_settings: SettingsFactory, redis: Redis, submit: Submit, shapes: ModelSpec
+) -> None:
+    store = Store(redis, make_settings(limits={"all": 10, "reserve:p0": 4}))
+    for _ in range(4):
+        submit(job_class="p0", store=store)
+    for _ in range(10):
+        submit(job_class="p1", store=store)
+    claims = store.claim("w", CLASSES, [Want(shapes.batch_key, 12)]).claims
+    assert sorted(claim.origin for claim in claims) == ["p0"] * 4 + ["p1"] * 6
+
+
+def test_parked_tenants_hide_nobody_behind_them(
+    make_settings: SettingsFactory, redis: Redis, submit: Submit, shapes: ModelSpec
+) -> None:
+    store = Store(redis, make_settings(limits={f"tenant:t{number}": 0 for number in range(20)}))
+    for number in range(20):
+        submit(f"t{number}", store=store)
+    redis.hset("gm:vt", mapping={f"u{number}": 100 for number in range(5)})
+    free = {submit(f"u{number}", store=store) for number in range(5)}
+    assert {c.job_id for c in store.claim("w", CLASSES, [Want(shapes.batch_key, 8)]).claims} == free
+
+
+def test_a_key_whose_tenants_are_all_full_leaves_the_turn_to_another(
+    make_settings: SettingsFactory, redis: Redis, submit: Submit, shapes: ModelSpec
+) -> None:
+    from rq import Queue
+
+    store = Store(redis, make_settings(limits={"tenant:a": 0}))
+    submit("a", store=store, job_class="p0")
+    job = Queue("p1", connection=redis, serializer=JSONSerializer).enqueue("worker.tasks.ping", "x")
+    wants = [Want(shapes.batch_key, 4, is_resident=True), Want(keys.CALL_BATCH_KEY, 1, is_resident=True)]
+    assert [claim.job_id for claim in store.claim("w", CLASSES, wants).claims] == [job.id]
+
+
+def test_a_model_limit_counts_jobs_and_slots_count_rows(
+    make_settings: SettingsFactory, redis: Redis, submit: Submit, shapes: ModelSpec
+) -> None:
+    store = Store(redis, make_settings(limits={"model:shapes": 2}))
+    for _ in range(3):
+        submit(num_images=2, store=store)
+    assert len(store.claim("w", CLASSES, [Want(shapes.batch_key, 8)]).claims) == 2
+
+
+def test_an_entry_pushed_several_times_waits_once(redis: Redis, store: Store, submit: Submit) -> None:
+    job_id = submit()
+    redis.rpush("rq:queue:p1", job_id, job_id, job_id)
+    store.claim("w", CLASSES, [Want("another@1/auto", 1)])
+    assert redis.hgetall("gm:waiting") == {b"a": b"1"}
+
+
+def test_an_id_that_was_deleted_while_it_ran_gets_a_fence_of_its_own(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    submit(job_id="fixed")
+    (old,) = store.claim("w1", CLASSES, [Want(shapes.batch_key, 1)]).claims
+    redis.delete(keys.job("fixed"))
+    submit(job_id="fixed")
+    (new,) = store.claim("w2", CLASSES, [Want(shapes.batch_key, 1)]).claims
+    assert store.settle([Settlement("fixed", old.fence, Outcome.FINISHED, {})]) == [False]
+    assert store.settle([Settlement("fixed", new.fence, Outcome.FINISHED, {})]) == [True]
+    assert list(redis.scan_iter("gm:run:*")) == []

@@ -13,7 +13,7 @@ from rq.serializers import JSONSerializer
 
 from genmill import keys
 from genmill.errors import GenerationFailed, IdempotencyMismatch
-from genmill.jobs import Claim, JobState
+from genmill.jobs import Claim, JobRequest, JobState, new_job_id
 from genmill.registry import ModelSpec
 from genmill.store import Outcome, Settlement, Store, Want
 from tests.conftest import SettingsFactory
@@ -348,3 +348,38 @@ def test_another_end_of_the_same_fence_is_not_taken_for_a_repetition(
     returned = Settlement(job_id, claim.fence, Outcome.RETURNED)
     finished = Settlement(job_id, claim.fence, Outcome.FINISHED, {})
     assert store.settle([returned, returned, finished]) == [True, True, False]
+
+
+def test_thousands_of_jobs_end_in_one_call(redis: Redis, store: Store, shapes: ModelSpec) -> None:
+    job_input = shapes.parse_input({"prompt": "x"})
+    store.submit_many([JobRequest(new_job_id(), "a", shapes, job_input) for _ in range(4200)])
+    claims = [c for _ in range(9) for c in store.claim("w", CLASSES, [Want(shapes.batch_key, 500)]).claims]
+    assert all(store.settle([Settlement(c.job_id, c.fence, Outcome.FINISHED, 1) for c in claims]))
+    assert (len(claims), redis.zcard("rq:finished:p1")) == (4200, 4200)
+    assert live_keys(redis) == set()
+
+
+def test_a_second_end_of_a_job_that_never_ran_is_told_under_another_id(
+    redis: Redis, store: Store, submit: Submit
+) -> None:
+    job_id = submit(webhook="https://example.org/h")
+    store.cancel(job_id)
+    (first,) = store.claim("w", ["callbacks"], [Want(keys.CALLBACKS, 4, True)]).claims
+    redis.hset(keys.job(job_id), "status", "queued")
+    redis.rpush("rq:queue:p1", job_id)
+    store.claim("w", CLASSES, [Want("another@1/auto", 1)])
+    store.cancel(job_id)
+    (second,) = store.claim("w2", ["callbacks"], [Want(keys.CALLBACKS, 4, True)]).claims
+    assert second.job_id != first.job_id
+    assert store.settle([Settlement(c.job_id, c.fence, Outcome.FINISHED) for c in (first, second)]) == [True, True]
+
+
+def test_two_ends_of_one_job_in_one_call_are_told_once(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    job_id = submit(webhook="https://example.org/h")
+    claim = claim_one(store, shapes)
+    ends = [Settlement(job_id, claim.fence, outcome) for outcome in (Outcome.CANCELED, Outcome.FINISHED)]
+    assert store.settle(ends) == [True, False]
+    assert redis.zcard(keys.ready("callbacks", "callbacks")) == 1
+    assert redis.hgetall("gm:waiting") == {b"host:example.org": b"1"}
