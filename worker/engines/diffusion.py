@@ -110,7 +110,7 @@ class DiffusionEngine:
         self._hub = Hub(self._crew, coda_patience=CODA_PATIENCE)
         self._stand_ins = build_stand_ins(pipe, self._hub, spec.max_batch)
         self._prototypes = build_prototypes(pipe)
-        self._schedulers: dict[SchedulerName, Any] = {}
+        self._schedulers: dict[tuple[SchedulerName, bool], Any] = {}
         self._berths: dict[str, _Berth] = {}
         self._refused: list[Event] = []
 
@@ -177,14 +177,15 @@ class DiffusionEngine:
         pipe = copy.copy(prototype)
         # not by setattr, which would write the stand-ins' names into the pipeline's config
         pipe.__dict__.update(self._stand_ins)
-        pipe.__dict__["scheduler"] = copy.deepcopy(self._scheduler(job.scheduler))
+        pipe.__dict__["scheduler"] = copy.deepcopy(self._scheduler(job.scheduler, from_image=init is not None))
         pipe.__dict__["progress_bar"] = _Steps(job.steps)
         return pipe, call_arguments(parameters_of(prototype), job, index, init)
 
-    def _scheduler(self, name: SchedulerName) -> Any:
-        if name not in self._schedulers:
-            self._schedulers[name] = make_scheduler(self._pipe.scheduler, name)
-        return self._schedulers[name]
+    def _scheduler(self, name: SchedulerName, *, from_image: bool) -> Any:
+        key = (name, from_image)
+        if key not in self._schedulers:
+            self._schedulers[key] = make_scheduler(self._pipe.scheduler, name, from_image=from_image)
+        return self._schedulers[key]
 
     def _news(self, berth: _Berth) -> list[Event]:
         """At most one event: how the job ended, or its progress since the last one."""

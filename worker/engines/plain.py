@@ -71,7 +71,9 @@ class PlainRunner:
 
     def _picture(self, call: PlainCall, index: int) -> NDArray[np.float32]:
         pipe = self._pipe(call.init_image is not None)
-        pipe.scheduler = make_scheduler(self._own_scheduler, call.input.scheduler)
+        pipe.scheduler = make_scheduler(
+            self._own_scheduler, call.input.scheduler, from_image=call.init_image is not None
+        )
         output = pipe(**call_arguments(parameters_of(pipe), call.input, index, call.init_image)).images[0]
         picture: NDArray[np.float32] = output.detach().float().cpu().permute(1, 2, 0).numpy()
         return picture

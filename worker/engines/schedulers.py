@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,10 +28,11 @@ _FLOW: Mapping[SchedulerName, str] = {
 }
 
 
-def make_scheduler(own: Any, name: SchedulerName) -> Any:
+def make_scheduler(own: Any, name: SchedulerName, *, from_image: bool = False) -> Any:
     """A new scheduler of this name with the noise schedule of `own`.
 
-    Raises GenerationFailed where the model's kind of schedule (noise or flow) has none of this name."""
+    Raises GenerationFailed where the model's kind of schedule (noise or flow) has none of this name, or none that can
+    start from an image."""
     if name is SchedulerName.DEFAULT:
         return type(own).from_config(own.config)
     is_flow = "FlowMatch" in type(own).__name__ or own.config.get("use_flow_sigmas", False)
@@ -39,10 +41,15 @@ def make_scheduler(own: Any, name: SchedulerName) -> Any:
         known = ", ".join(_FLOW)
         raise GenerationFailed(f"scheduler {name} cannot drive a flow-matching model; it takes {known}")
     cls = getattr(diffusers, class_name)
+    if from_image and hasattr(own, "scale_noise") and not hasattr(cls, "scale_noise"):
+        raise GenerationFailed(f"scheduler {name} cannot start from an image with a flow-matching model")
     if is_flow and not class_name.startswith("FlowMatch"):
         shift = own.config.get("shift", 1.0)
         return cls.from_config(own.config, use_flow_sigmas=True, prediction_type="flow_prediction", flow_shift=shift)
     if name is SchedulerName.PNDM:
         # its Runge-Kutta start needs at least four steps; the models that ship with PNDM skip it too
         return cls.from_config(own.config, skip_prk_steps=True)
+    if "clip_sample" in inspect.signature(cls).parameters and "clip_sample" not in own.config:
+        # DDIM's default is that of models of pixels; clipped latents lose their colours, and rounding becomes chaos
+        return cls.from_config(own.config, clip_sample=False)
     return cls.from_config(own.config)

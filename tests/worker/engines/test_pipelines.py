@@ -12,6 +12,7 @@ from tests.worker.engines.runs import end_of, finish, image_job, pictures, toget
 from worker.engines.base import EngineJob, Failed, Finished, Left
 from worker.engines.crew import Crew
 from worker.engines.diffusion import DiffusionEngine
+from worker.engines.schedulers import make_scheduler
 
 TOLERANCE = 1e-4
 NOISE = tuple(SchedulerName)
@@ -60,6 +61,49 @@ def test_a_mixed_batch_gives_each_the_image_that_it_has_alone(build: Any, schedu
     assert worst_difference(pipe, jobs, events) < TOLERANCE
     ends = [end_of(events[job.job_id]) for job in jobs]
     assert max(end.receipt.batch_max for end in ends if isinstance(end, Finished)) >= 6
+
+
+@pytest.mark.parametrize(
+    ("build", "schedulers"),
+    [(tiny.stable_diffusion_xl, NOISE), (tiny.stable_diffusion_3, FLOW[:3]), (tiny.flux, FLUX)],
+)
+def test_a_large_batch_with_strong_guidance_and_images_to_start_from_does_the_same(
+    build: Any, schedulers: Any
+) -> None:
+    pipe = build()
+    jobs = [
+        image_job(
+            f"job{index}",
+            init_image=picture() if index % 3 == 2 else None,
+            width=48 if index % 4 == 3 else 32,
+            steps=(5, 9, 14)[index % 3],
+            guidance=(2.5, 7.5, 12.0)[index // 3 % 3],
+            scheduler=schedulers[index % len(schedulers)],
+            seed=100 + index,
+        )
+        for index in range(30)
+    ]
+    engine = DiffusionEngine.from_pipeline(tiny.spec(max_batch=32), pipe, Crew(2))
+    events = together(engine, jobs)
+    engine.close()
+    assert worst_difference(pipe, jobs, events) < TOLERANCE
+    ends = [end_of(events[job.job_id]) for job in jobs]
+    assert max(end.receipt.batch_max for end in ends if isinstance(end, Finished)) >= 20
+
+
+@pytest.mark.parametrize("name", NOISE)
+def test_no_scheduler_clips_latents_that_the_models_own_does_not(name: SchedulerName) -> None:
+    own = tiny.stable_diffusion_xl().scheduler
+    assert "clip_sample" not in own.config
+    assert make_scheduler(own, name).config.get("clip_sample", False) is False
+
+
+@pytest.mark.parametrize("scheduler", [SchedulerName.DPM, SchedulerName.UNIPC])
+def test_a_scheduler_that_cannot_start_from_an_image_is_named(scheduler: SchedulerName) -> None:
+    engine = DiffusionEngine.from_pipeline(tiny.spec(), tiny.stable_diffusion_3())
+    end = end_of(together(engine, [image_job("a", init_image=picture(), scheduler=scheduler)])["a"])
+    assert isinstance(end, Failed)
+    assert f"scheduler {scheduler} cannot start from an image" in end.error.detail
 
 
 @pytest.mark.parametrize(
