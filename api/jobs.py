@@ -91,7 +91,7 @@ def _own(job_id: str, tenant: str) -> JobRecord:
 
 
 def _view(record: JobRecord) -> dict[str, Any]:
-    waiting = services().store.waiting(record) if record.state is JobState.QUEUED else None
+    waiting = services().store.limits.waiting(record) if record.state is JobState.QUEUED else None
     return job_view(record, services().links, waiting=waiting)
 
 

@@ -70,7 +70,7 @@ class Bench:
                 print(f"filling: {start * each}/{jobs}", file=sys.stderr, flush=True)
 
     def cap_half(self, tenants: int) -> None:
-        self.store.set_limits({f"tenant:t{number}": 0 for number in range(0, tenants, 2)})
+        self.store.limits.set({f"tenant:t{number}": 0 for number in range(0, tenants, 2)})
 
     def latency(self, claims: int) -> Latency:
         took, given = [], 0
@@ -181,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         bench = Bench(server)
         memory = bench.memory(ENDED // part)
         for jobs, tenants in SIZES:
-            jobs, tenants = jobs // part, max(10, tenants // part)  # noqa: PLW2901
+            jobs, tenants = jobs // part, max(10, tenants // part)  # noqa: PLW2901 - the part of them that --quick asks for
             bench.fill(jobs, tenants)
             bench.latency(40)
             free = bench.latency(CLAIMS)

@@ -71,7 +71,7 @@ def light_waits(settings: Settings, arrivals: Sequence[tuple[int, str]], heavy: 
 
 def weights_error(settings: Settings, batches: int) -> float:
     scene, weights = Scene(settings), {"a": 1.0, "b": 2.0, "c": 4.0}
-    scene.store.set_limits({f"weight:{tenant}": weight for tenant, weight in weights.items()})
+    scene.store.limits.set({f"weight:{tenant}": weight for tenant, weight in weights.items()})
     served = dict.fromkeys(weights, 0)
     for tenant in weights:
         scene.submit(tenant, batches * SLOTS)

@@ -159,7 +159,7 @@ class Client:
         self._http.close()
 
     def submit(
-        self, model: str, input: Mapping[str, Any], *, priority: str = "p1", webhook: str | None = None,  # noqa: A002
+        self, model: str, input: Mapping[str, Any], *, priority: str = "p1", webhook: str | None = None,  # noqa: A002 - the API's name
         ttl_s: int | None = None, metadata: Mapping[str, Any] | None = None, idempotency_key: str | None = None,
     ) -> JobHandle:  # fmt: skip
         """Submit once, however often the call is repeated. `init_image` may be a path, a URL or a data URI."""

@@ -85,7 +85,7 @@ class Scheduler:
         if self._clock() >= self._reap_after:
             self._reap()
         self._delayed.tick()
-        limits = {**self._store.settings.limits, **self._store.operator_limits()}
+        limits = self._store.limits.in_force()
         self._store.publish_limits(epoch, limits, LIMITS_TTL_S)
 
     def _reap(self) -> None:

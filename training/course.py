@@ -91,7 +91,7 @@ class Course:
             group["lr"] = self._learning_rate()
         loss = loss_of_step(np.random.default_rng([self.seed, self.step]))
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # of torch
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimiser.step()
         self.step += 1

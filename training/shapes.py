@@ -79,15 +79,15 @@ def train(plans: tuple[Plan, Plan], seed: int, work: Path, out: Path) -> dict[st
     course = Course("denoiser", denoiser.Painter(tokenizer), plans[1], seed, work)
 
     def report(running: Course) -> str:
-        pipeline = assemble(running.average, vae, tokenizer)  # type: ignore[arg-type]
+        pipeline = assemble(running.average, vae, tokenizer)  # type: ignore[arg-type]  # a course holds any module
         save(pipeline, out)
         return f"fidelity {sample_fidelity(pipeline, 64, seed=1):.3f}"
 
     course.run(
-        lambda rng: denoiser.velocity_loss(course.model, scheduler, stored, tokens, rng),  # type: ignore[arg-type]
+        lambda rng: denoiser.velocity_loss(course.model, scheduler, stored, tokens, rng),  # type: ignore[arg-type]  # a course holds any module
         report,
     )
-    save(assemble(course.average, vae, tokenizer), out)  # type: ignore[arg-type]
+    save(assemble(course.average, vae, tokenizer), out)  # type: ignore[arg-type]  # a course holds any module
     return {"autoencoder_s": autoencoder_s, "encoding_s": encoding_s, "denoiser_s": course.elapsed_s}
 
 

@@ -253,12 +253,17 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
         self._grace_ends = time.monotonic() + grace_s
         self._stop_requested = True
 
-    def request_force_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
+    def request_force_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a handler's form
         """Second signal: give everything back at once. One that comes within a second is the same Ctrl-C again."""
         if now() - self._shutdown_requested_date >= timedelta(seconds=1):
             self._grace_ends = time.monotonic()
 
-    def _pubsub_exception_handler(self, exc: Exception, pubsub: PubSub, thread: PubSubWorkerThread) -> None:  # noqa: ARG002
+    def _pubsub_exception_handler(
+        self,
+        exc: Exception,
+        pubsub: PubSub,  # noqa: ARG002 - RQ's form
+        thread: PubSubWorkerThread,  # noqa: ARG002 - RQ's form
+    ) -> None:
         """Any trouble with Redis is waited out: a subscription that ends would miss cancels until the next renewal."""
         log.warning("commands are not heard, subscribing again: %s", exc)
         time.sleep(REDIS_RETRY_S)

@@ -74,7 +74,7 @@ class Floor:
         try:
             station = self._station(claims[0].batch_key)
             if station is None:
-                raise ModelUnavailable(f"this worker has no model for {claims[0].batch_key}")  # noqa: TRY301
+                raise ModelUnavailable(f"this worker has no model for {claims[0].batch_key}")  # noqa: TRY301 - ends as what loading raises
             station.admit(claims)
         except RedisError as err:
             log.warning("batch %s goes back to the queue: %s", claims[0].batch_key, err)

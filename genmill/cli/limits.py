@@ -29,7 +29,7 @@ def limits() -> None:
 def get_limits(data: Path, screen: Screen) -> None:
     """All limits in force, where each comes from, and how many jobs count against it now."""
     with open_store(data) as store:
-        found = store.limits()
+        found = store.limits.counted()
     rows = [
         [limit.scope, f"{limit.value:g}", limit.source, "" if limit.live is None else f"{limit.live}"]
         for limit in found
@@ -48,7 +48,7 @@ def set_limits(scopes: Sequence[str], data: Path, screen: Screen) -> None:
     """Set limits, such as tenant:acme=4 or weight:acme=2. The fleet heeds them within a second."""
     wanted = dict(_parsed(text) for text in scopes)
     with open_store(data) as store:
-        store.set_limits(wanted)
+        store.limits.set(wanted)
     screen.show(wanted, lambda: "\n".join(f"{scope} is {value:g}" for scope, value in wanted.items()))
 
 
@@ -59,7 +59,7 @@ def set_limits(scopes: Sequence[str], data: Path, screen: Screen) -> None:
 def unset_limits(scopes: Sequence[str], data: Path, screen: Screen) -> None:
     """Take back what was set; the fleet's own setting holds again."""
     with open_store(data) as store:
-        gone = store.unset_limits(scopes)
+        gone = store.limits.unset(scopes)
     screen.show({"unset": gone}, lambda: f"{gone} of {len(scopes)} were set and are not any more")
 
 

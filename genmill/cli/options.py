@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 from redis import Redis
 
 from genmill.cli.screen import Screen
@@ -43,7 +44,7 @@ def with_data(command: Command) -> Command:
     """Adds `--data`: the folder of the `genmill up` that is meant when the environment names no Redis."""
     option = click.option(
         "--data", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT_DATA, show_default=True,
-        help="Data folder of genmill up.",
+        help="Data folder of genmill up; where it is named it goes before the environment.",
     )  # fmt: skip
     return option(command)
 
@@ -58,16 +59,22 @@ def open_client(url: str | None, api_key: str | None) -> Client:
 
 
 def operator_settings(data: Path) -> Settings:
-    """Settings of the fleet that runs on this machine: the environment first, then the data folder of `up`."""
+    """Settings of the fleet that runs on this machine: the data folder where `--data` names one, else the environment
+    before the folder."""
     settings, folder = load_settings(), DataFolder(data)
-    known: dict[str, Any] = {}
-    if "redis_url" not in settings.model_fields_set and (url := folder.redis_url()):
-        known["redis_url"] = url
-    if settings.secret_key is None and folder.has_secret():
-        known["secret_key"] = folder.secret_key()
-    if "storage_url" not in settings.model_fields_set and folder.redis_url():
-        known["storage_url"] = folder.outputs.as_uri()
-    return load_settings(**known)
+    own = {
+        "redis_url": folder.redis_url(),
+        "secret_key": folder.secret_key() if folder.has_secret() else None,
+        "storage_url": folder.outputs.as_uri() if folder.redis_url() else None,
+    }
+    given = set() if _is_named("data") else settings.model_fields_set
+    return load_settings(**{name: value for name, value in own.items() if value is not None and name not in given})
+
+
+def _is_named(option: str) -> bool:
+    """Whether the option stands on the command line."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 @contextmanager
@@ -85,6 +92,7 @@ def open_redis(data: Path) -> Redis:
 def fleet_settings(data: Path) -> Settings:
     """`operator_settings` of a fleet that there is. Raises SettingsInvalid when nothing tells which Redis is meant."""
     settings = operator_settings(data)
-    if "redis_url" not in settings.model_fields_set:
+    is_known = DataFolder(data).redis_url() is not None or not _is_named("data")
+    if not is_known or "redis_url" not in settings.model_fields_set:
         raise SettingsInvalid(f"no Redis is known: set GENMILL_REDIS_URL, or run genmill up ({data} holds no run)")
     return settings

@@ -23,7 +23,7 @@ FIELDS = {"negative": "negative_prompt", "images": "num_images", "init": "init_i
 """Options whose names differ from the input's fields."""
 
 
-class JsonObject(click.ParamType):  # type: ignore[type-arg]
+class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs alone
     name = "json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:

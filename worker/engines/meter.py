@@ -22,7 +22,7 @@ class Stopwatch:
     def _now(self) -> Any:
         if not self._is_cuda:
             return perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # of torch
         event.record()
         return event
 

@@ -120,7 +120,7 @@ def _call(spec: ModelSpec, entry: Mapping[str, Any]) -> PlainCall:
 def _stdout_for_the_report() -> Iterator[io.TextIOBase]:
     """Whatever a library prints goes to stderr."""
     report, sys.stdout = sys.stdout, sys.stderr
-    yield report  # type: ignore[misc]
+    yield report  # type: ignore[misc]  # sys.stdout is a TextIO by its stubs
     sys.stdout = report
 
 

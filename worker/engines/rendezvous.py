@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
+from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
 
 from worker.engines.batches import Batch, ParkedCall, Part, Phase, Site, batches_of
 from worker.engines.crew import Crew
@@ -31,7 +31,7 @@ class Evicted(GreenletExit):  # type: ignore[misc]  # greenlet has no types
     """Raised inside a pipeline call to end it: its `finally` and `with` blocks run, nothing is reported."""
 
 
-class Task(greenlet):  # type: ignore[misc]
+class Task(greenlet):  # type: ignore[misc]  # greenlet has no types
     """One pipeline call. When it `is_over`, `result` or `error` is set, or neither after an eviction."""
 
     def __init__(self, work: Callable[[], Any]) -> None:

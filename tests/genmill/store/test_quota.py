@@ -97,7 +97,7 @@ def test_a_refused_job_leaves_its_idempotency_key_free(
 def waiting(store: Store, job_id: str) -> Waiting:
     record = store.get(job_id)
     assert record is not None
-    return store.waiting(record)
+    return store.limits.waiting(record)
 
 
 def test_a_waiting_job_is_told_what_it_waits_for(

@@ -25,7 +25,7 @@ class Doubler(nn.Module):
         self.states: list[tuple[bool, bool]] = []
         self.fault: Callable[[Tensor], Exception | None] = lambda _: None
 
-    def forward(self, sample: Tensor, timestep: Any) -> Tensor:  # noqa: ARG002
+    def forward(self, sample: Tensor, timestep: Any) -> Tensor:  # noqa: ARG002 - as a denoiser is called
         error = self.fault(sample)
         if error is not None:
             raise error

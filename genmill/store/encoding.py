@@ -1,0 +1,128 @@
+"""How jobs, claims and ends are written for the scripts, and read from what they answer."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from genmill.errors import FieldFault, LimitReached
+from genmill.jobs import Claim, JobRecord, JobRequest, error_json, pack_generate, record_from_hash, unpack_call
+from genmill.settings import Settings
+from genmill.store.messages import Refusal, Settlement, Submitted
+
+CHUNK = 200
+"""Jobs in one run of a script: others wait meanwhile, some milliseconds."""
+
+T = TypeVar("T")
+
+
+def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """As many as one run of a script takes."""
+    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))
+
+
+def flat(fields: Mapping[str, Any]) -> list[Any]:
+    """Name, value, name, value, as HSET and the scripts take them."""
+    return [part for pair in fields.items() for part in pair]
+
+
+def pairs(answer: Sequence[bytes]) -> list[tuple[str, str]]:
+    """The inverse, of text."""
+    return [(name.decode(), value.decode()) for name, value in zip(answer[::2], answer[1::2], strict=True)]
+
+
+def shared_by(request: JobRequest) -> tuple[Any, ...]:
+    """What jobs must have in common to be stored by one run of submit.lua: the fields below."""
+    spec = request.model
+    return (spec.name, spec.batch_key, request.job_class, request.tenant, cost_of(request), request.input.rows)
+
+
+def cost_of(request: JobRequest) -> float:
+    """Milliseconds of GPU that the job is expected to take."""
+    return round(request.model.cost_ms(request.input), 3)
+
+
+def shared_fields(request: JobRequest, settings: Settings) -> dict[str, Any]:
+    """Fields that all jobs of a model, class, tenant, cost and number of rows have in common."""
+    spec = request.model
+    return {
+        "description": f"{spec.name} {spec.kind}", "origin": request.job_class.value, "timeout": 3600,
+        "result_ttl": settings.result_ttl_s, "failure_ttl": settings.failure_ttl_s, "tenant": request.tenant,
+        "model": spec.name, "batch_key": spec.batch_key, "cost": cost_of(request), "rows": request.input.rows,
+    }  # fmt: skip
+
+
+def own_fields(request: JobRequest) -> dict[str, Any]:
+    """Fields of this job alone."""
+    fields: dict[str, Any] = {"data": pack_generate(request.model.name, request.input)}
+    if request.webhook:
+        fields["hook"] = request.webhook
+    if request.metadata:
+        fields["metadata"] = json.dumps(dict(request.metadata))
+    return fields
+
+
+def submit_args(requests: Sequence[JobRequest], settings: Settings, static_limits: str) -> list[Any]:
+    """For submit.lua, of jobs that are `shared_by` alike."""
+    first = requests[0]
+    shared = flat(shared_fields(first, settings))
+    lifetime = max(settings.result_ttl_s, settings.failure_ttl_s)
+    delay_ms = settings.class_delay_ms[first.job_class.value]
+    args = [static_limits, settings.idempotency_ttl_s, lifetime, delay_ms, len(shared), *shared]
+    for request in requests:
+        own = flat(own_fields(request))
+        args += [request.job_id, request.idempotency_key or "", request.body_hash, request.ttl_s or 0, len(own), *own]
+    return args
+
+
+def read_submitted(verdict: Sequence[Any]) -> Submitted:
+    """One answer of submit.lua."""
+    kind, *rest = verdict
+    if kind == b"limited":
+        scope, limit, value, retry_after_s = rest
+        return Submitted("", refusal=Refusal(scope.decode(), float(limit), float(value), int(retry_after_s)))
+    return Submitted(rest[0].decode(), is_replay=kind == b"replayed", is_mismatch=kind == b"mismatch")
+
+
+def limit_reached(refusal: Refusal) -> LimitReached:
+    """The error of a refusal."""
+    detail = f"the limit {refusal.scope} is {refusal.limit:g}, it stands at {refusal.value:g}"
+    fault = FieldFault("/", detail, f"{refusal.limit:g}", f"{refusal.value:g}")
+    return LimitReached(detail, faults=(fault,), retry_after_s=refusal.retry_after_s)
+
+
+def settle_args(settlement: Settlement) -> list[Any]:
+    """One job's part of settle.lua's arguments."""
+    payload = b64encode(json.dumps(settlement.result).encode()) if settlement.result is not None else ""
+    # A traceback holds whatever a job's input held, lone surrogates too.
+    exc = b64encode(zlib.compress(settlement.exc.encode("utf-8", "replace"))) if settlement.exc else ""
+    error = error_json(settlement.error) if settlement.error else ""
+    head = [settlement.job_id, settlement.fence, settlement.outcome.value]
+    return [*head, payload, error, exc, round(settlement.gpu_ms, 3), settlement.delay_ms]
+
+
+def read_claim(row: Sequence[bytes | None], suspect_crashes: int) -> Claim:
+    """One row of claim.lua's answer."""
+    job_id, fence, data, origin, tenant, batch_key, vd, postponed, rows, cost, parent, crashes, timeout = (
+        b"" if part is None else part for part in row
+    )
+    try:
+        call = unpack_call(data)
+    except (ValueError, TypeError, RecursionError):
+        call = ("", [], {})  # pickled or broken: the call station refuses it by name, and never unpickles
+    return Claim(
+        job_id.decode(), int(fence), origin.decode(), tenant.decode(), batch_key.decode(), float(vd),
+        int(postponed or 0), int(float(rows or 1)), float(cost or 1), parent.decode() or None,
+        int(crashes or 0) >= suspect_crashes, float(timeout) if timeout and float(timeout) > 0 else None, call,
+    )  # fmt: skip
+
+
+def read_record(
+    job_id: str, fields: Mapping[bytes, bytes], entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]
+) -> JobRecord:
+    """A job hash with its latest result, as HGETALL and XREVRANGE answer."""
+    result = entries[0][1].get(b"return_value") if entries and fields.get(b"status") == b"finished" else None
+    return record_from_hash(job_id, fields, result)
