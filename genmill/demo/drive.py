@@ -91,35 +91,39 @@ def submit_all(clients: Clients, jobs: Sequence[DemoJob], inits: Mapping[int, Pa
 
 
 def follow(
-    clients: Clients, handles: Sequence[JobHandle], receiver: Receiver, tell: Callable[[int], None]
+    clients: Clients,
+    handles: Sequence[JobHandle],
+    receiver: Receiver,
+    told_before: int,
+    tell: Callable[[int], None],
 ) -> dict[str, Mapping[str, Any]]:
     """The jobs' views by id once all have ended, or time is up; `tell` hears how many are done.
 
-    Their webhooks tell that they are. The API is asked only now and then, in case one does not come: the fleet has
-    the machine.
+    Their webhooks tell that they are, counted from `told_before`, the number before they were submitted. The API is
+    asked only now and then, in case one does not come: the fleet has the machine.
     """
     deadline = time.monotonic() + JOBS_TIMEOUT_S
     wanted = {handle.id for handle in handles}
     views: dict[str, Mapping[str, Any]] = {}
     while time.monotonic() < deadline:
-        _hear(receiver, len(wanted), tell)
+        _hear(receiver, told_before, len(wanted), tell)
         views = _views(clients, wanted)
         ended = sum(JobState(view["state"]).is_terminal for view in views.values())
         if ended == len(wanted):
             break
-    receiver.wait_for(len(wanted), CALLBACKS_TIMEOUT_S)
+    receiver.wait_for(told_before + len(wanted), CALLBACKS_TIMEOUT_S)
     return views
 
 
-def _hear(receiver: Receiver, most: int, tell: Callable[[int], None]) -> None:
+def _hear(receiver: Receiver, told_before: int, most: int, tell: Callable[[int], None]) -> None:
     """Listen until every job was told of, for LOOK_S at most."""
     until = time.monotonic() + LOOK_S
     while (left_s := until - time.monotonic()) > 0:
-        done = len(receiver.verified())
+        done = len(receiver.verified()) - told_before
         tell(done)
         if done >= most:
             return
-        receiver.wait_for(done + 1, left_s)
+        receiver.wait_for(told_before + done + 1, left_s)
 
 
 def _views(clients: Clients, wanted: set[str]) -> dict[str, Mapping[str, Any]]:

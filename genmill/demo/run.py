@@ -14,15 +14,17 @@ from typing import NoReturn
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from genmill.cli.screen import Exit, Screen
-from genmill.demo.drive import Clients, Outcome, collect, draw_init_images, follow, submit_all, warm_up
+from genmill.demo.drive import Clients, collect, draw_init_images, follow, submit_all, warm_up
 from genmill.demo.fleet import running_fleet
-from genmill.demo.measure import figures_of, samples_of, shortfalls
+from genmill.demo.measure import Round, figures_of, samples_of, shortfalls
 from genmill.demo.plain import run_plain
 from genmill.demo.plan import DemoJob, plan_jobs
 from genmill.demo.receiver import Receiver, receiving
 from genmill.demo.report import machine, summary, write_report
 from genmill.demo.sheet import draw_sheet
 
+ROUNDS = 2
+"""How often both sides of the comparison run, in turn: a machine's speed changes while it is measured."""
 SHEET, REPORT, LOG = "contact-sheet.png", "report.json", "up.log"
 
 
@@ -51,16 +53,14 @@ def run_demo(out: Path, screen: Screen) -> Exit:
     with _leaving_on_signals(), tempfile.TemporaryDirectory(prefix="genmill-demo-") as name, _bars(screen) as bars:
         work = Path(name)
         inits = draw_init_images(jobs, work)
-        with receiving() as receiver:
-            outcomes = _run_on_fleet(jobs, inits, receiver, bars, out / LOG)
-        images = [job for job in jobs if job.is_image]
-        line = bars.start("the same images one at a time", len(images))
-        plain = run_plain(images, inits, work, lambda done: bars.tell(line, done))
+        with receiving() as receiver, _warm_fleet(jobs, inits, receiver, bars, out / LOG) as clients:
+            rounds = [_run_round(number, clients, jobs, inits, receiver, work, bars) for number in range(ROUNDS)]
         wall_s = time.monotonic() - started
-        figures = figures_of(outcomes, plain, receiver.verified(), len(receiver.refused), wall_s)
+        figures = figures_of(rounds, receiver.verified(), len(receiver.refused), wall_s)
+        outcomes, plain = rounds[0].outcomes, rounds[0].plain
         draw_sheet(outcomes, figures, inits).save(out / SHEET)
     receipts = [outcome.view["receipt"] for outcome in outcomes if outcome.job.is_image and outcome.has_succeeded]
-    report = write_report(out / REPORT, figures, samples_of(outcomes, plain), machine(receipts, plain.machine))
+    report = write_report(out / REPORT, figures, samples_of(rounds), machine(receipts, plain.machine))
     short = shortfalls(figures)
     screen.show({**report, "shortfalls": short}, lambda: summary(figures))
     screen.say(f"wrote {out / SHEET} and {out / REPORT}")
@@ -69,10 +69,11 @@ def run_demo(out: Path, screen: Screen) -> Exit:
     return Exit.NOT_DONE if short else Exit.OK
 
 
-def _run_on_fleet(
+@contextmanager
+def _warm_fleet(
     jobs: Sequence[DemoJob], inits: dict[int, Path], receiver: Receiver, bars: _Bars, log: Path
-) -> list[Outcome]:
-    """Every job through HTTP on a fleet that is gone when this returns."""
+) -> Iterator[Clients]:
+    """A fleet whose models are loaded, gone at the end."""
     line = bars.start("starting genmill up")
     with running_fleet(log) as fleet:
         bars.finish(line)
@@ -80,10 +81,27 @@ def _run_on_fleet(
         line = bars.start("loading the models")
         warm_up(clients, jobs, inits)
         bars.finish(line)
-        line = bars.start(f"{len(jobs)} jobs on the fleet", len(jobs))
-        handles = submit_all(clients, jobs, inits)
-        views = follow(clients, handles, receiver, lambda done: bars.tell(line, done))
-        return collect(jobs, handles, views)
+        yield clients
+
+
+def _run_round(
+    number: int,
+    clients: Clients,
+    jobs: Sequence[DemoJob],
+    inits: dict[int, Path],
+    receiver: Receiver,
+    work: Path,
+    bars: _Bars,
+) -> Round:
+    """Every job through HTTP, then, while the fleet has nothing to do, its images as plain calls."""
+    line = bars.start(f"round {number + 1}: {len(jobs)} jobs on the fleet", len(jobs))
+    told_before = len(receiver.verified())
+    handles = submit_all(clients, jobs, inits)
+    views = follow(clients, handles, receiver, told_before, lambda done: bars.tell(line, done))
+    images = [job for job in jobs if job.is_image]
+    line = bars.start("the images one at a time", len(images))
+    plain = run_plain(images, inits, work, lambda done: bars.tell(line, done))
+    return Round(collect(jobs, handles, views), plain)
 
 
 @contextmanager
