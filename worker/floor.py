@@ -110,6 +110,9 @@ class Floor:
             for settlement, is_ours in zip(batch, self.store.settle(batch), strict=True):
                 if not is_ours:
                     log.warning("job %s was no longer ours: its end is not recorded", settlement.job_id)
+                    self._uploads.discard(settlement.job_id, [settlement.fence])
+                elif settlement.outcome.is_end:
+                    self._uploads.discard(settlement.job_id, range(1, settlement.fence))
                 self.board.remove(settlement.job_id, settlement.fence)
             del self._unsettled[: len(batch)]
 
@@ -130,7 +133,7 @@ class Floor:
             if not self._uploads.is_pending(claim) and not self._is_ended(claim):
                 self._evict(claim)
                 self._unsettled.append(Settlement(claim.job_id, claim.fence, Outcome.RETURNED))
-        self._uploads.close()
+        self._uploads.finish()
         self._unsettled += self._uploads.take_done()
         stranded = [claim for claim in self.board.claims() if not self._is_ended(claim)]
         self._unsettled += [Settlement(claim.job_id, claim.fence, Outcome.RETURNED) for claim in stranded]

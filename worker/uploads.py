@@ -6,8 +6,8 @@ import io
 import logging
 import queue
 import threading
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -42,21 +42,25 @@ class Uploader:
         self._done: queue.SimpleQueue[Settlement] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._pending: set[tuple[str, int]] = set()
+        self._pending: dict[tuple[str, int], Future[None]] = {}
 
     def start(self, claim: Claim, finished: Finished) -> None:
         if not finished.images:  # nothing to store
             self._done.put(self._settlement(claim, finished))
             return
         with self._lock:
-            self._pending.add((claim.job_id, claim.fence))
-        self._pool.submit(self._store_outputs, claim, finished)
+            self._pending[claim.job_id, claim.fence] = self._pool.submit(self._store_outputs, claim, finished)
 
     def take_done(self) -> list[Settlement]:
         done = []
         while not self._done.empty():
             done.append(self._done.get())
         return done
+
+    def discard(self, job_id: str, fences: Iterable[int]) -> None:
+        """Delete what these attempts stored and can not commit any more. A storage that is down keeps it, unread."""
+        for fence in fences:
+            self._pool.submit(self._delete, f"{job_id}/{fence}")
 
     def is_pending(self, claim: Claim) -> bool:
         with self._lock:
@@ -66,8 +70,15 @@ class Uploader:
         with self._lock:
             return len(self._pending)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Store what can be stored at once; what the storage does not take is given back by the worker."""
+        self._closing.set()
+        with self._lock:
+            pending = list(self._pending.values())
+        wait(pending)
+
+    def close(self) -> None:
+        """Finish, and end the threads."""
         self._closing.set()
         self._pool.shutdown(wait=True)
 
@@ -78,7 +89,13 @@ class Uploader:
             log.warning("job %s: its outputs are not stored, the worker leaves", claim.job_id)
         finally:
             with self._lock:
-                self._pending.discard((claim.job_id, claim.fence))
+                del self._pending[claim.job_id, claim.fence]
+
+    def _delete(self, prefix: str) -> None:
+        try:
+            self._storage.delete_prefix(prefix)
+        except StorageUnavailable as err:
+            log.warning("outputs under %s stay, although nobody reads them: %s", prefix, err.detail)
 
     def _settlement(self, claim: Claim, finished: Finished) -> Settlement:
         """Raises StorageUnavailable when the worker leaves before the storage is back."""

@@ -20,6 +20,11 @@ class Outcome(StrEnum):
     SCHEDULED = "scheduled"
     RETURNED = "returned"
 
+    @property
+    def is_end(self) -> bool:
+        """Whether the job is over, rather than back among those that wait."""
+        return self not in (Outcome.SCHEDULED, Outcome.RETURNED)
+
 
 @dataclass(frozen=True, slots=True)
 class Settlement:

@@ -75,7 +75,8 @@ class FlakyStorage:
         return self.objects[key]
 
     def delete_prefix(self, prefix: str) -> None:
-        self.objects = {key: found for key, found in self.objects.items() if not key.startswith(prefix)}
+        folder = prefix.rstrip("/") + "/"
+        self.objects = {key: found for key, found in self.objects.items() if not f"{key}/".startswith(folder)}
 
     def check(self) -> None:
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from redis import Redis
@@ -14,6 +15,7 @@ from genmill import keys
 from genmill.errors import ModelUnavailable
 from genmill.jobs import JobRequest, JobState, new_job_id
 from genmill.registry import ModelSpec, load_registry
+from genmill.storage import FolderStorage
 from genmill.store import Outcome, Store
 from tests.conftest import SettingsFactory
 from tests.fleet import eventually
@@ -120,6 +122,27 @@ def test_giving_back_returns_what_has_not_ended(floor: Floor, store: Store) -> N
     floor.settle()
     assert (state(store, done), state(store, running)) == (JobState.SUCCEEDED, JobState.QUEUED)
     assert floor.is_idle()
+
+
+def test_of_several_attempts_only_the_committed_outputs_stay(
+    floor: Floor, store: Store, make_settings: SettingsFactory, redis: Redis, tmp_path: Path
+) -> None:
+    job_id, folder = submit(store, steps=1), tmp_path / "outputs"
+    claim_into(floor)
+    floor.step()
+    eventually(lambda: floor.uploads_pending() == 0)
+    redis.zadd("gm:run:global", {job_id: 1})  # the lease has run out
+    store.reap()
+    second = Floor(store, load_registry(), make_settings(), load=lambda _spec: FakeEngine())
+    claim_into(second)
+    run_dry(second)
+    second.close()
+    assert [path.name for path in (folder / job_id).iterdir()] == ["2"]
+
+    FolderStorage(folder).put(f"{job_id}/1/0.png", b"", "image/png")  # the first is late
+    floor.settle()
+    floor.close()
+    assert [path.name for path in (folder / job_id).iterdir()] == ["2"]
 
 
 def broken(_spec: ModelSpec) -> Engine:

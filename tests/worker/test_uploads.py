@@ -48,3 +48,13 @@ def test_any_fault_of_an_upload_ends_its_job(monkeypatch: pytest.MonkeyPatch) ->
     assert done.outcome is Outcome.FAILED
     assert "no encoder" in str(done.error)
     uploader.close()
+
+
+def test_what_can_no_longer_be_committed_is_deleted_and_no_neighbour() -> None:
+    storage = FlakyStorage()
+    for key in ("j1/1/0.png", "j1/2/0.png", "j1/22/0.png", "j2/1/0.png"):
+        storage.put(key, b"", "image/png")
+    uploader = Uploader(storage, threads=1)
+    uploader.discard("j1", range(1, 3))
+    uploader.close()
+    assert sorted(storage.objects) == ["j1/22/0.png", "j2/1/0.png"]
