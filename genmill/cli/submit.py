@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from PIL import Image
 
 from genmill.cli.jobs import details
 from genmill.cli.options import open_client, with_client, with_json
@@ -68,7 +70,8 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in click
 @click.option("--timeout", "timeout_s", type=float, help="Seconds to wait at most.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to write the result; waits for it. Several images get numbers before the suffix.",
+    help="Where to write the result; waits for it. Its suffix tells the image format; several images get numbers "
+    "before the suffix.",
 )  # fmt: skip
 @with_client
 @with_json
@@ -115,5 +118,15 @@ def write_outputs(job: JobHandle, output: Path) -> list[Path]:
     bodies = job.download()
     names = [output] if len(bodies) == 1 else [output.with_stem(f"{output.stem}-{n}") for n in range(len(bodies))]
     for path, body in zip(names, bodies, strict=True):
-        path.write_bytes(body)
+        path.write_bytes(in_format_of(path, body))
     return names
+
+
+def in_format_of(path: Path, body: bytes) -> bytes:
+    """The PNG `body` in the image format that the name's suffix asks for; as it is for any other suffix."""
+    wanted = Image.registered_extensions().get(path.suffix.lower())
+    if wanted is None or wanted == "PNG" or wanted not in Image.SAVE:
+        return body
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(body)).save(buffer, wanted)
+    return buffer.getvalue()

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from PIL import Image
 from redis import Redis
 
 from genmill import tenants
@@ -113,6 +114,18 @@ def test_submit_waits_and_writes_the_image(api: Api, run: Run, tmp_path: Path) -
     assert code == 0
     assert out == f"{path}\n"
     assert path.read_bytes() == b"picture"
+
+
+@pytest.mark.parametrize(("name", "form"), [("c.jpg", "JPEG"), ("c.WEBP", "WEBP"), ("c.bin", "PNG"), ("c", "PNG")])
+def test_the_suffix_tells_the_image_format(api: Api, run: Run, tmp_path: Path, name: str, form: str) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8), "red").save(buffer, "PNG")
+    api.answers[("POST", "/v1/jobs")] = view()
+    api.answers[("GET", f"/v1/outputs/{JOB_ID}/1/0.png")] = buffer.getvalue()
+
+    assert run("submit", "shapes", PROMPT, "-o", str(tmp_path / name))[0] == 0
+    with Image.open(tmp_path / name) as image:
+        assert (image.format, image.size) == (form, (8, 8))
 
 
 def test_several_images_are_numbered(api: Api, run: Run, tmp_path: Path) -> None:
