@@ -74,6 +74,7 @@ _JOB = {
     "queued_at": _MAYBE_TEXT,
     "started_at": _MAYBE_TEXT,
     "ended_at": _MAYBE_TEXT,
+    "deadline_at": _MAYBE_TEXT,
     "timings": _TIMINGS,
     "progress": {"anyOf": [_object({"step": _WHOLE, "steps": _WHOLE}), {"type": "null"}]},
     "position": {"type": ["integer", "null"], "description": "Ready jobs of the same class and model before it."},

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from api.init_images import read_init_image
 from api.services import Services
 from genmill import net
-from genmill.errors import IdempotencyMismatch, LimitReached, StoreUnavailable
+from genmill.errors import DeadlineUnmeetable, IdempotencyMismatch, LimitReached, StoreUnavailable
 from genmill.inputs import ImageInput
 from genmill.jobs import JobRequest, new_job_id
 from genmill.keys import JobClass
@@ -35,6 +35,11 @@ class JobBody(BaseModel):
     priority: JobClass = Field(default=JobClass.P1, description="p0 is the most urgent class, p3 the least.")
     webhook: str | None = Field(default=None, description="Called once the job has ended, signed.")
     ttl_s: int | None = Field(default=None, ge=1, le=MAX_TTL_S, description="Expire when not started by then.")
+    deadline_s: float | None = Field(
+        default=None, ge=0.1, le=MAX_TTL_S, allow_inf_nan=False,
+        description="The job should have ended by then. Refused when it cannot, expired when it waits past it.",
+    )  # fmt: skip
+    best_effort: bool = Field(default=False, description="Take the job and run it, even past its deadline.")
     metadata: dict[str, Any] = Field(default_factory=dict, description="Given back with the job; 4096 bytes of JSON.")
 
     @field_validator("metadata")
@@ -59,7 +64,7 @@ def submit(raw: Mapping[str, Any], tenant: str, idempotency_key: str | None, ser
     services.storage.put(f"{folder}/init.png", init_png, "image/png")
     try:
         job_id, is_replay = services.store.submit(request)
-    except (IdempotencyMismatch, LimitReached):
+    except (IdempotencyMismatch, LimitReached, DeadlineUnmeetable):
         services.storage.delete_prefix(folder)
         raise
     except RedisError:
@@ -89,7 +94,8 @@ def _checked(
         job_input = job_input.model_copy(update={"init_image": f"inputs/{job_id}/init.png"})
     request = JobRequest(
         job_id=job_id, tenant=tenant, model=spec, input=job_input, job_class=body.priority, webhook=body.webhook,
-        ttl_s=body.ttl_s, metadata=body.metadata, idempotency_key=idempotency_key, body_hash=_body_hash(raw),
+        ttl_s=body.ttl_s, deadline_s=body.deadline_s, is_best_effort=body.best_effort, metadata=body.metadata,
+        idempotency_key=idempotency_key, body_hash=_body_hash(raw),
     )  # fmt: skip
     return request, init_png
 

@@ -158,13 +158,21 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def submit(
+    def submit(  # noqa: PLR0913 - one for each field of the body
         self, model: str, input: Mapping[str, Any], *, priority: str = "p1", webhook: str | None = None,  # noqa: A002 - the API's name
-        ttl_s: int | None = None, metadata: Mapping[str, Any] | None = None, idempotency_key: str | None = None,
+        ttl_s: int | None = None, deadline_s: float | None = None, best_effort: bool = False,
+        metadata: Mapping[str, Any] | None = None, idempotency_key: str | None = None,
     ) -> JobHandle:  # fmt: skip
-        """Submit once, however often the call is repeated. `init_image` may be a path, a URL or a data URI."""
+        """Submit once, however often the call is repeated. `init_image` may be a path, a URL or a data URI.
+
+        Seconds: a job waits for `ttl_s` at most and should end within `deadline_s`; one that cannot is refused, one
+        that still waits then expires, unless `best_effort`.
+        """
         body: dict[str, Any] = {"model": model, "input": _with_image(input), "priority": priority}
-        more = {"webhook": webhook, "ttl_s": ttl_s, "metadata": dict(metadata) if metadata else None}
+        more = {
+            "webhook": webhook, "ttl_s": ttl_s, "deadline_s": deadline_s, "best_effort": best_effort or None,
+            "metadata": dict(metadata) if metadata else None,
+        }  # fmt: skip
         body |= {name: value for name, value in more.items() if value is not None}
         headers = {"idempotency-key": f'"{idempotency_key or uuid.uuid4().hex}"'}
         return JobHandle(self, self.call("POST", "/v1/jobs", json=body, headers=headers))

@@ -85,6 +85,12 @@ class IdempotencyMismatch(InvalidRequest):
     code = "idempotency_mismatch"
 
 
+class DeadlineUnmeetable(InvalidRequest):
+    """The job cannot end before its deadline."""
+
+    code = "deadline_unmeetable"
+
+
 class Unauthorized(GenmillError):
     """A valid API key is needed."""
 

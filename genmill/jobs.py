@@ -78,7 +78,8 @@ def new_job_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A validated job that is not stored yet."""
+    """A validated job that is not stored yet. It may wait for `ttl_s`; it should end within `deadline_s`, and is not
+    taken when it cannot, nor kept waiting past it, unless `is_best_effort`."""
 
     job_id: str
     tenant: str
@@ -87,6 +88,8 @@ class JobRequest:
     job_class: JobClass = JobClass.P1
     webhook: str | None = None
     ttl_s: int | None = None
+    deadline_s: float | None = None
+    is_best_effort: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
     body_hash: str = ""
@@ -137,6 +140,7 @@ class JobRecord:
     result: Any
     has_cancel_request: bool
     webhook: str | None
+    deadline_ms: float | None = None
 
 
 def error_json(error: JobFailure) -> str:
@@ -195,5 +199,5 @@ def record_from_hash(job_id: str, fields: Mapping[bytes, bytes], result: bytes |
         started_ms=number("start_ms"), ended_ms=number("ended_ms"), gpu_ms=number("gpu_ms") or 0.0,
         metadata=document("metadata") or {}, progress=document("progress"), error=error,
         result=json.loads(b64decode(result)) if result else None, has_cancel_request=bool(text("cancel")),
-        webhook=text("hook") or None,
+        webhook=text("hook") or None, deadline_ms=number("deadline_ms"),
     )  # fmt: skip

@@ -65,6 +65,7 @@ PREFIXES = {
     "waiting": "gm:waiting",
     "rate": "gm:rate:",
     "spent": "gm:spent:",
+    "pace": "gm:pace",
     "lim": "gm:lim",
     "limnow": "gm:lim:now",
     "limset": "gm:lim:set",

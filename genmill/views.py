@@ -26,6 +26,7 @@ def job_view(record: JobRecord, links: Links, *, waiting: Waiting | None = None)
         "queued_at": _iso(record.enqueued_ms),
         "started_at": _iso(record.started_ms),
         "ended_at": _iso(record.ended_ms),
+        "deadline_at": _iso(record.deadline_ms),
         "timings": _timings(record),
         "progress": dict(record.progress) if record.progress else None,
         "position": waiting.position if waiting else None,

@@ -64,6 +64,8 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in click
 )  # fmt: skip
 @click.option("--webhook", help="URL to be called when the job has ended.")
 @click.option("--ttl", "ttl_s", type=int, help="Seconds after which a job that has not started expires.")
+@click.option("--deadline", "deadline_s", type=float, help="Seconds within which the job should have ended.")
+@click.option("--best-effort", is_flag=True, help="Take and run the job even where it misses its deadline.")
 @click.option("--metadata", type=JsonObject(), help="JSON object that comes back with the job.")
 @click.option("--idempotency-key", help="The same key submits once, however often it is sent.")
 @click.option("--wait", is_flag=True, help="Wait for the job's end; the exit code tells how it ended.")
@@ -76,9 +78,10 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in click
 @with_client
 @with_json
 def submit(  # noqa: PLR0913 - one parameter for each option
-    model: str, prompt: str, *, priority: str, webhook: str | None, ttl_s: int | None, metadata: dict[str, Any] | None,
-    idempotency_key: str | None, wait: bool, timeout_s: float | None, output: Path | None, url: str | None,
-    api_key: str | None, screen: Screen, more: dict[str, Any] | None, **fields: Any,
+    model: str, prompt: str, *, priority: str, webhook: str | None, ttl_s: int | None, deadline_s: float | None,
+    best_effort: bool, metadata: dict[str, Any] | None, idempotency_key: str | None, wait: bool,
+    timeout_s: float | None, output: Path | None, url: str | None, api_key: str | None, screen: Screen,
+    more: dict[str, Any] | None, **fields: Any,
 ) -> Exit:  # fmt: skip
     """Submit a job: PROMPT for MODEL, see `genmill models`. A PROMPT of `-` is read from stdin.
 
@@ -87,8 +90,8 @@ def submit(  # noqa: PLR0913 - one parameter for each option
     asked = build_input(sys.stdin.read().rstrip("\n") if prompt == "-" else prompt, fields, more or {})
     with open_client(url, api_key) as client:
         job = client.submit(
-            model, asked, priority=priority, webhook=webhook, ttl_s=ttl_s, metadata=metadata,
-            idempotency_key=idempotency_key,
+            model, asked, priority=priority, webhook=webhook, ttl_s=ttl_s, deadline_s=deadline_s,
+            best_effort=best_effort, metadata=metadata, idempotency_key=idempotency_key,
         )  # fmt: skip
         if not (wait or output):
             screen.show(job.data, lambda: job.id)

@@ -39,6 +39,7 @@ local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, del
   else
     h.gpu_ms = tonumber(h.gpu_ms or 0) + tonumber(gpu_ms)
     spend(h.tenant, tonumber(gpu_ms))
+    if outcome == 'finished' and h.origin ~= 'callbacks' then learn(h, tonumber(gpu_ms)) end
     finish(h, {status = outcome, payload = payload, error = err, exc = exc, event = EVENTS[outcome],
       type = TYPES[outcome], ttl = outcome == 'finished' and h.result_ttl or h.failure_ttl, settled = mark})
   end
@@ -49,5 +50,6 @@ local ids, verdicts = {}, {}
 for i = 1, #ARGV, 8 do ids[#ids + 1] = ARGV[i] end
 local leases = redis.call('HMGET', K.leases, unpack(ids))
 for i, packed in ipairs(leases) do verdicts[i] = settle(packed, unpack(ARGV, 8 * i - 7, 8 * i)) end
+flush_paces()
 flush()
 return verdicts

@@ -1,9 +1,11 @@
 -- Stores jobs and puts them into their lanes: created -> queued.
 -- ARGV: static limits (JSON), idempotency ttl s, list ttl s, delay ms of the class, number of shared values, shared fields of the job
 --       hashes as name, value pairs (tenant, origin, batch_key and cost among them), then for each job: id,
---       idempotency key ('' for none), body hash, ttl s (0 for none), number of own values, own fields as pairs
--- Returns for each {'stored'|'replayed'|'mismatch', job id}, or {'limited', scope, limit, value, seconds to wait} for a
--- job that was not stored because its tenant has too many. Running it twice with one id stores once.
+--       idempotency key ('' for none), body hash, ttl s, deadline s (0 for none), 1 for best effort, number of own
+--       values, own fields as pairs
+-- Returns for each {'stored'|'replayed'|'mismatch', job id}; or of one that was not stored: {'limited', scope, limit,
+-- value, seconds to wait} because its tenant has too many, {'late', deadline ms, soonest end ms} because it would miss
+-- its deadline. Running it twice with one id stores once.
 read_limits(ARGV[1])
 local idem_ttl, list_ttl, delay_ms, shared_count = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local shared = {}
@@ -30,18 +32,32 @@ local function refusal()
   return broken and {'limited', broken[1], tostring(broken[2]), tostring(broken[3]), broken[4]}
 end
 
-local function store(id, ttl_s, first, last)
+-- Ms from now by which a hard deadline would be missed at best; nil where it may be kept.
+local function lateness(deadline_ms)
+  local vd = now_ms + math.min(delay_ms, deadline_ms)
+  local soonest = soonest_ms(shared.origin, shared.batch_key, tonumber(shared.cost), int(vd))
+  return soonest and soonest > deadline_ms and {'late', deadline_ms, math.ceil(soonest)}
+end
+
+-- The virtual deadline, and until when the job may wait (nil: for ever).
+local function times(ttl_ms, deadline_ms, is_best_effort)
+  local vd, expires_ms = now_ms + delay_ms, ttl_ms > 0 and now_ms + ttl_ms or nil
+  if deadline_ms > 0 then
+    local cost = tonumber(shared.cost)
+    vd = math.min(vd, now_ms + math.max(0, deadline_ms - (usual_ms(shared.batch_key, cost) or cost)))
+    if not is_best_effort then expires_ms = math.min(expires_ms or math.huge, now_ms + deadline_ms) end
+  end
+  return int(vd), expires_ms and int(expires_ms)
+end
+
+local function store(id, ttl_ms, deadline_ms, is_best_effort, first, last)
   local h = {id = id, origin = shared.origin, lane = shared.origin, batch_key = shared.batch_key,
-    tenant = shared.tenant, vd = now_ms + delay_ms}
+    tenant = shared.tenant}
+  h.vd, h.expires_ms = times(ttl_ms, deadline_ms, is_best_effort)
   local fields = {unpack(ARGV, 6, 5 + shared_count)}
   for i = first, last do fields[#fields + 1] = ARGV[i] end
-  if ttl_s > 0 then
-    h.expires_ms = int(now_ms + ttl_s * 1000)
-    h.vd = math.min(h.vd, math.max(now_ms, tonumber(h.expires_ms) - tonumber(shared.cost)))
-    fields[#fields + 1] = 'expires_ms'
-    fields[#fields + 1] = h.expires_ms
-  end
-  h.vd = int(h.vd)
+  if h.expires_ms then fields[#fields + 1] = 'expires_ms'; fields[#fields + 1] = h.expires_ms end
+  if deadline_ms > 0 then fields[#fields + 1] = 'deadline_ms'; fields[#fields + 1] = int(now_ms + deadline_ms) end
   local fence = redis.call('HEXISTS', K.leases, id) == 1 and release(id) or 0  -- the id was deleted while it ran
   redis.call('HSET', K.job .. id, 'status', 'queued', 'created_at', iso(), 'enqueued_at', iso(),
     'enqueued_ms', int(now_ms), 'vd', h.vd, 'fence', int(fence), 'lane', h.lane, unpack(fields))
@@ -51,11 +67,13 @@ end
 
 local replies, at = {}, 6 + shared_count
 while at <= #ARGV do
-  local id, last = ARGV[at], at + 4 + tonumber(ARGV[at + 4])
-  local answer = verdict(id, ARGV[at + 1], ARGV[at + 2]) or refusal()
+  local id, idem, body, ttl_s, deadline_s, is_best_effort, own = unpack(ARGV, at, at + 6)
+  local last, ttl_ms, deadline_ms = at + 6 + tonumber(own), tonumber(ttl_s) * 1000, tonumber(deadline_s) * 1000
+  local answer = verdict(id, idem, body) or refusal()
+    or (deadline_ms > 0 and is_best_effort == '0' and lateness(deadline_ms))
   if not answer then
-    remember(id, ARGV[at + 1], ARGV[at + 2])
-    store(id, tonumber(ARGV[at + 3]), at + 5, last)
+    remember(id, idem, body)
+    store(id, ttl_ms, deadline_ms, is_best_effort == '1', at + 7, last)
     count_submission(shared.tenant)
     answer = {'stored', id}
   end

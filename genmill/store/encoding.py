@@ -8,10 +8,10 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from genmill.errors import FieldFault, LimitReached
+from genmill.errors import DeadlineUnmeetable, FieldFault, LimitReached
 from genmill.jobs import Claim, JobRecord, JobRequest, error_json, pack_generate, record_from_hash, unpack_call
 from genmill.settings import Settings
-from genmill.store.messages import Refusal, Settlement, Submitted
+from genmill.store.messages import Late, Refusal, Settlement, Submitted
 
 CHUNK = 200
 """Jobs in one run of a script: others wait meanwhile, some milliseconds."""
@@ -74,7 +74,8 @@ def submit_args(requests: Sequence[JobRequest], settings: Settings, static_limit
     args = [static_limits, settings.idempotency_ttl_s, lifetime, delay_ms, len(shared), *shared]
     for request in requests:
         own = flat(own_fields(request))
-        args += [request.job_id, request.idempotency_key or "", request.body_hash, request.ttl_s or 0, len(own), *own]
+        times = [request.ttl_s or 0, request.deadline_s or 0, int(request.is_best_effort)]
+        args += [request.job_id, request.idempotency_key or "", request.body_hash, *times, len(own), *own]
     return args
 
 
@@ -84,7 +85,20 @@ def read_submitted(verdict: Sequence[Any]) -> Submitted:
     if kind == b"limited":
         scope, limit, value, retry_after_s = rest
         return Submitted("", refusal=Refusal(scope.decode(), float(limit), float(value), int(retry_after_s)))
+    if kind == b"late":
+        deadline_ms, soonest_ms = rest
+        return Submitted("", late=Late(int(deadline_ms) / 1000, int(soonest_ms) / 1000))
     return Submitted(rest[0].decode(), is_replay=kind == b"replayed", is_mismatch=kind == b"mismatch")
+
+
+def deadline_unmeetable(late: Late) -> DeadlineUnmeetable:
+    """The error of a job that comes too late."""
+    detail = (
+        f"deadline_s is {late.deadline_s:g}, the job would end after {late.soonest_s:.1f} s at the soonest; "
+        "give it more time, a more urgent priority, or best_effort"
+    )
+    fault = FieldFault("/deadline_s", detail, f">= {late.soonest_s:.1f}", f"{late.deadline_s:g}")
+    return DeadlineUnmeetable(detail, faults=(fault,))
 
 
 def limit_reached(refusal: Refusal) -> LimitReached:

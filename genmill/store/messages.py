@@ -49,14 +49,22 @@ class Refusal(NamedTuple):
     retry_after_s: int
 
 
+class Late(NamedTuple):
+    """A job that would miss its deadline, at best. Both in seconds from its submission."""
+
+    deadline_s: float
+    soonest_s: float
+
+
 class Submitted(NamedTuple):
     """What became of a request: stored, or not. Not, because its Idempotency-Key is known (`is_replay` with the same
-    body, `is_mismatch` with another; `job_id` is then that of the earlier job), or for its `refusal`."""
+    body, `is_mismatch` with another; `job_id` is then that of the earlier job), for its `refusal`, or being `late`."""
 
     job_id: str
     is_replay: bool = False
     is_mismatch: bool = False
     refusal: Refusal | None = None
+    late: Late | None = None
 
 
 class Waiting(NamedTuple):

@@ -26,7 +26,7 @@ NAMES = (
 )
 
 
-LIBRARY = ("base", "lanes", "leases", "ends", "limits", "quota", "adopt", "fair")
+LIBRARY = ("base", "lanes", "leases", "ends", "limits", "quota", "adopt", "fair", "pace")
 """What all scripts share, in the order of definition; each is a file of `lua/lib`."""
 
 

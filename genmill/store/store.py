@@ -37,7 +37,8 @@ class Store:
     def submit(self, request: JobRequest) -> tuple[str, bool]:
         """Store and queue. Returns (job id, whether an earlier request with this Idempotency-Key is replayed).
 
-        Raises IdempotencyMismatch, LimitReached, StoreUnavailable. Safe to repeat: the same job id is stored once.
+        Raises IdempotencyMismatch, LimitReached, DeadlineUnmeetable, StoreUnavailable. Safe to repeat: the same job
+        id is stored once.
         With durability `always` it returns only when the append-only file holds the job.
         """
         (submitted,) = self.submit_many([request])
@@ -45,6 +46,8 @@ class Store:
             raise IdempotencyMismatch
         if submitted.refusal is not None:
             raise encoding.limit_reached(submitted.refusal)
+        if submitted.late is not None:
+            raise encoding.deadline_unmeetable(submitted.late)
         return submitted.job_id, submitted.is_replay
 
     def submit_many(self, requests: Sequence[JobRequest]) -> list[Submitted]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from api import waiting
 from genmill.jobs import JobState
 from genmill.registry import load_registry
 from genmill.settings import Settings
-from genmill.store import Store, Want
+from genmill.store import Outcome, Settlement, Store, Want
 from tests.api.conftest import IMAGE_JOB, TEXT_JOB, Caller, finish_one
 
 SHAPES = load_registry().get("shapes").batch_key
@@ -39,6 +40,23 @@ def test_submit_and_read(alice: Caller, settings: Settings) -> None:
     assert job["metadata"] == {"a": [1]}
     assert job["input"]["steps"] == 20
     assert job["urls"]["cancel"] == f"{settings.base_url}/v1/jobs/{job['id']}/cancel"
+
+
+def test_a_deadline_shows_and_one_that_cannot_be_kept_is_refused(alice: Caller, store: Store, redis: Redis) -> None:
+    before = time.time()
+    job = alice("POST", "/v1/jobs", json={**IMAGE_JOB, "deadline_s": 90}).json
+    deadline = datetime.fromisoformat(job["deadline_at"]).timestamp()
+    assert before + 89 < deadline < time.time() + 91
+
+    (claim,) = store.claim("w", ["p1"], [Want(SHAPES, 1)]).claims
+    redis.hset(f"rq:job:{job['id']}", "start_ms", int((time.time() - 60) * 1000))
+    store.settle([Settlement(claim.job_id, claim.fence, Outcome.FINISHED, {}, gpu_ms=1000)])
+    redis.sadd("rq:workers:p1", "rq:worker:w")
+    refused = alice("POST", "/v1/jobs", json={**IMAGE_JOB, "deadline_s": 5})
+    assert (refused.status_code, refused.json["error"]["code"]) == (422, "deadline_unmeetable")
+    (fault,) = refused.json["errors"]
+    assert (fault["pointer"], fault["value"]) == ("/deadline_s", "5")
+    assert alice("POST", "/v1/jobs", json={**IMAGE_JOB, "deadline_s": 5, "best_effort": True}).status_code == 202
 
 
 def test_position_counts_jobs_of_the_same_class_and_model(alice: Caller) -> None:

@@ -95,10 +95,13 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 def test_submit_prints_the_id_and_sends_only_what_was_given(api: Api, run: Run) -> None:
     api.answers[("POST", "/v1/jobs")] = (202, view("queued"))
 
-    code, out, err = run("submit", "shapes", PROMPT, "--steps", "12", "--negative", "noise", "--priority", "p0")
+    code, out, err = run(
+        "submit", "shapes", PROMPT, "--steps", "12", "--negative", "noise", "--priority", "p0", "--deadline", "9.5"
+    )
 
     assert (code, out, err) == (0, f"{JOB_ID}\n", "")
     body = api.sent[0][2]
+    assert (body["deadline_s"], "best_effort" in body) == (9.5, False)
     assert body["input"] == {"prompt": PROMPT, "steps": 12, "negative_prompt": "noise"}
     assert body["priority"] == "p0"
 

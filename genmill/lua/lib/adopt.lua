@@ -19,7 +19,7 @@ local function adopt_one(id, class, delay_ms)
   if is_new(h, class) then
     h.lane, h.vd, h.expires_ms = class, int(now_ms + delay_ms), nil
     redis.call('HSET', K.job .. id, 'vd', h.vd, 'enqueued_ms', int(now_ms), 'origin', class, 'lane', class)
-    redis.call('HDEL', K.job .. id, 'crashes', 'expires_ms', 'error', 'postponed', 'cancel', 'ended_at', 'ended_ms')
+    redis.call('HDEL', K.job .. id, 'crashes', 'expires_ms', 'deadline_ms', 'error', 'postponed', 'cancel', 'ended_at', 'ended_ms')
   end
   h.origin = class
   redis.call('PERSIST', K.job .. id)

@@ -1,0 +1,57 @@
+-- How long jobs take. For each batch key, sums over those that succeeded lately: jobs, cost, GPU ms, ms from start to
+-- end; and the least ms from start to end for one unit of cost.
+
+local MEMORY = 0.98  -- what one more job leaves of the sums: about the last fifty count
+local FORGET = 1.01  -- by what one more job lifts the least, so that it follows a model that has become slower
+
+local paces, learnt = {}, {}
+local function pace_of(bk)
+  if paces[bk] == nil then
+    local numbers = {}
+    for number in string.gmatch(redis.call('HGET', K.pace, bk) or '', '%S+') do
+      numbers[#numbers + 1] = tonumber(number)
+    end
+    paces[bk] = #numbers == 5 and {jobs = numbers[1], cost = numbers[2], gpu_ms = numbers[3], run_ms = numbers[4],
+      least = numbers[5]} or false
+  end
+  return paces[bk]
+end
+
+local function learn(h, gpu_ms)
+  local p, cost, run_ms = pace_of(h.batch_key), math.max(tonumber(h.cost or 1), 0.001), now_ms - tonumber(h.start_ms)
+  p = p or {jobs = 0, cost = 0, gpu_ms = 0, run_ms = 0, least = math.huge}
+  p.jobs, p.cost = p.jobs * MEMORY + 1, p.cost * MEMORY + cost
+  p.gpu_ms, p.run_ms = p.gpu_ms * MEMORY + gpu_ms, p.run_ms * MEMORY + run_ms
+  p.least = math.min(p.least * FORGET, run_ms / cost)
+  paces[h.batch_key], learnt[h.batch_key] = p, true
+end
+
+local function flush_paces()
+  for bk in pairs(learnt) do
+    local p = paces[bk]
+    redis.call('HSET', K.pace, bk, string.format('%.6g %.6g %.6g %.6g %.6g', p.jobs, p.cost, p.gpu_ms, p.run_ms, p.least))
+    redis.call('EXPIRE', K.pace, 604800)
+  end
+  learnt = {}
+end
+
+-- What a job of this cost takes from start to end, as things go; nil where nothing is known.
+local function usual_ms(bk, cost)
+  local p = pace_of(bk)
+  return p and p.run_ms / p.cost * cost or nil
+end
+
+-- When a job would end at the soonest, in ms from now: neither before the shortest run that was seen lately, nor before
+-- the workers of its class have done all work with an earlier virtual deadline. nil where nothing is known.
+local function soonest_ms(class, bk, cost, vd)
+  local own, workers = pace_of(bk), redis.call('SCARD', K.workers .. ':' .. class)
+  if not own or workers == 0 then return nil end
+  local work_ms = own.gpu_ms / own.cost * cost
+  for _, other in ipairs({'p0', 'p1', 'p2', 'p3'}) do
+    for _, key in ipairs(redis.call('ZRANGE', K.bkhead .. other, 0, -1)) do
+      local p = pace_of(key)
+      if p then work_ms = work_ms + redis.call('ZCOUNT', K.ready .. other .. ':' .. key, '-inf', '(' .. vd) * p.gpu_ms / p.jobs end
+    end
+  end
+  return math.max(own.least * cost, work_ms / workers)
+end
