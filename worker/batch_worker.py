@@ -111,10 +111,9 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
             try:
                 self._maintain()
                 was_idle = floor.is_idle()
-                why = self._claim(floor, self._jobs_left(max_jobs))
+                why = self._turn_over(floor, self._jobs_left(max_jobs))
                 is_drained = burst and was_idle and why not in ("ok", "paused")
                 floor.step()
-                floor.settle()
                 if not floor.is_idle():
                     idle_since = time.monotonic()
                 elif is_drained or self._jobs_left(max_jobs) == 0 or _is_past(idle_since, max_idle_s):
@@ -124,16 +123,14 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
             except RedisError as err:
                 self._weather(floor, err)
 
-    def _claim(self, floor: Floor, most: int | None) -> str:
-        """Take a batch on board. Returns "ok", or why there is none."""
+    def _turn_over(self, floor: Floor, most: int | None) -> str:
+        """Commit what has ended and take a batch on board. Returns "ok", or why there is none."""
         floor.obey()
         if self._stop_requested or most == 0 or time.monotonic() < self._next_claim:
+            floor.settle()
             return "paused"
-        classes = self.queue_names()
-        wants = floor.wants(classes, most)
-        claimed = floor.store.claim(self.name, classes, wants, token=self._token, is_empty=floor.is_idle())
+        claimed = floor.turn_over(self.name, self.queue_names(), most, self._token)
         self._token = uuid.uuid4().hex  # the old one is asked again when no answer came: the claim may stand
-        floor.admit(claimed.claims)
         self._claimed_jobs += len(claimed.claims)
         self._next_claim = 0.0 if claimed.claims else time.monotonic() + BUSY_CLAIM_S
         self._note_state(floor, claimed.why)
@@ -144,7 +141,7 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
         if floor.is_idle() and not self._stop_requested:
             self.connection.blpop([keys.wake(name) for name in self.queue_names()], timeout=IDLE_BLOCK_S)
             self._next_claim = 0.0
-        elif not floor.has_batch():
+        elif not floor.has_batch() and not floor.has_ended():
             time.sleep(0.005)
 
     def _jobs_left(self, max_jobs: int | None) -> int | None:

@@ -36,8 +36,10 @@ class Board:
         with self._lock:
             return list(self._claims.values())
 
-    def has_suspect(self) -> bool:
-        return any(claim.is_suspect for claim in self.claims())
+    def without(self, leaving: Iterable[tuple[str, int]]) -> list[Claim]:
+        """Who is on board once these, by job id and fence, have left."""
+        gone = set(leaving)
+        return [claim for claim in self.claims() if (claim.job_id, claim.fence) not in gone]
 
     def leases(self) -> list[tuple[str, int]]:
         """(job id, fence) of everybody on board."""

@@ -17,7 +17,7 @@ from genmill.links import Links
 from genmill.registry import ModelSpec, Registry
 from genmill.settings import Settings
 from genmill.storage import open_storage
-from genmill.store import Outcome, Settlement, Store, Want
+from genmill.store import Claimed, Outcome, Settlement, Store, Want
 from worker.board import Board
 from worker.calls import CallStation
 from worker.deliveries import DeliveryStation
@@ -31,6 +31,9 @@ log = logging.getLogger("genmill.worker")
 
 MAX_POSTPONED, ELSEWHERE_S = 5, 5.0
 """How often, and for how long, a job is put off whose model does not load; see Residents.LOAD_RETRY_S."""
+MOST_SETTLED = 64
+"""Ends committed together: Redis does nothing else meanwhile."""
+NOTHING = Claimed((), "busy")
 MAX_PENDING_UPLOADS = 256
 """Above this the storage is not keeping up, and claiming more would only pile results up in memory."""
 
@@ -53,7 +56,8 @@ class Floor:
 
     def wants(self, classes: Sequence[str], most: int | None) -> list[Want]:
         """What to ask the queue for: nothing while the storage does not keep up, or a suspect runs alone."""
-        if self._uploads.pending() >= MAX_PENDING_UPLOADS or self.board.has_suspect():
+        staying = self.board.without(self._ended())
+        if self._uploads.pending() >= MAX_PENDING_UPLOADS or any(claim.is_suspect for claim in staying):
             return []
         wants = [Want(keys.CALL_BATCH_KEY, self._calls.free_slots(), is_resident=True)]
         if keys.CALLBACKS in classes:
@@ -102,19 +106,45 @@ class Floor:
         """A model is at work, so the loop should not wait."""
         return any(station.is_stepping() for station in self.residents.stations())
 
+    def turn_over(self, worker: str, classes: Sequence[str], most: int | None, token: str) -> Claimed:
+        """Commit what has ended and take a batch on board, in one round trip. Raises RedisError; then ask again with
+        the same token: both may have been made."""
+        batch = self._batch_of_ended()
+        claimed = NOTHING
+        if wants := self.wants(classes, most):
+            is_empty = not self.board.without(self._ended())
+            verdicts, claimed = self.store.turn_over(batch, worker, classes, wants, token=token, is_empty=is_empty)
+        else:
+            verdicts = self.store.settle(batch)
+        self._see_off(batch, verdicts)
+        self.admit(claimed.claims)
+        return claimed
+
     def settle(self) -> None:
         """Commit all that has ended. Keeps what could not be committed for the next call; raises RedisError."""
+        while batch := self._batch_of_ended():
+            self._see_off(batch, self.store.settle(batch))
+
+    def has_ended(self) -> bool:
+        """Ends wait to be committed."""
+        return bool(self._batch_of_ended())
+
+    def _batch_of_ended(self) -> list[Settlement]:
         self._unsettled += self._uploads.take_done()
-        while self._unsettled:
-            batch = self._unsettled[:64]
-            for settlement, is_ours in zip(batch, self.store.settle(batch), strict=True):
-                if not is_ours:
-                    log.warning("job %s was no longer ours: its end is not recorded", settlement.job_id)
-                    self._uploads.discard(settlement.job_id, [settlement.fence])
-                elif settlement.outcome.is_end:
-                    self._uploads.discard(settlement.job_id, range(1, settlement.fence))
-                self.board.remove(settlement.job_id, settlement.fence)
-            del self._unsettled[: len(batch)]
+        return self._unsettled[:MOST_SETTLED]
+
+    def _ended(self) -> list[tuple[str, int]]:
+        return [(settlement.job_id, settlement.fence) for settlement in self._batch_of_ended()]
+
+    def _see_off(self, batch: Sequence[Settlement], verdicts: Sequence[bool]) -> None:
+        for settlement, is_ours in zip(batch, verdicts, strict=True):
+            if not is_ours:
+                log.warning("job %s was no longer ours: its end is not recorded", settlement.job_id)
+                self._uploads.discard(settlement.job_id, [settlement.fence])
+            elif settlement.outcome.is_end:
+                self._uploads.discard(settlement.job_id, range(1, settlement.fence))
+            self.board.remove(settlement.job_id, settlement.fence)
+        del self._unsettled[: len(batch)]
 
     def is_idle(self) -> bool:
         return len(self.board) == 0

@@ -29,15 +29,27 @@ local function replay(leases)
   return out
 end
 
+local heads = {}  -- batch key -> the classes that have jobs of it, each with its earliest virtual deadline
+local function read_heads()
+  local names = {}
+  for i, want in ipairs(wants) do names[i], heads[want[1]] = want[1], {} end
+  if #names == 0 then return end
+  for _, class in ipairs(classes) do
+    for i, vd in ipairs(redis.call('ZMSCORE', K.bkhead .. class, unpack(names))) do
+      if vd then table.insert(heads[names[i]], {class = class, vd = tonumber(vd)}) end
+    end
+  end
+end
+
 -- The most urgent class of a batch key that has a claimable job: class, head's virtual deadline.
 local function head_of(bk)
   local class, vd
-  for _, c in ipairs(classes) do
-    local head = redis.call('ZSCORE', K.bkhead .. c, bk)
-    if head and (not vd or tonumber(head) < vd) and redis.call('ZCARD', K.act .. c .. ':' .. bk) > 0 then
+  for _, head in ipairs(heads[bk]) do
+    local c = head.class
+    if (not vd or head.vd < vd) and redis.call('ZCARD', K.act .. c .. ':' .. bk) > 0 then
       if room('class:' .. c) <= 0 then blocked('class:' .. c)
       elseif unreserved_room(c) <= 0 then blocked('all')
-      else class, vd = c, tonumber(head) end
+      else class, vd = c, head.vd end
     end
   end
   return class, vd
@@ -85,7 +97,7 @@ local function take(class, lane, pick, rows_free, is_first, out)
   if rows > rows_free and not (is_first and pick.is_idle) then return nil end
   -- One crash short of being given up: run alone, so that no innocent company is ever given up with it.
   if is_suspect and not (is_first and is_empty) then why = 'suspect'; return nil end
-  lane.jobs.at, taken[h.id] = lane.jobs.at + 1, true
+  lane.jobs.at, picked[h.id] = lane.jobs.at + 1, true
   dequeue(h)
   if h.status == 'canceled' then emit_callback(h, 'canceled') end
   if h.status ~= 'queued' then return 0 end
@@ -99,7 +111,7 @@ end
 -- Take from one batch key what fits, and what its limits allow.
 local function fill(pick, out)
   local rows_free, skipped = pick.slots, 0
-  open_classes(classes, pick.bk, pick.slots)
+  open_classes(heads[pick.bk], pick.bk, pick.slots)
   while rows_free > 0 and skipped < MOST_SKIPPED and room('model:' .. pick.model, 'model:*') > 0 do
     local class, lane = next_job(pick.bk, pick.slots, blocked)
     local rows = class and take(class, lane, pick, rows_free, #out == 0, out)
@@ -114,7 +126,12 @@ local known = redis.call('GET', K.token .. token)
 if known then return replay(cjson.decode(known)) end
 if redis.call('EXISTS', K.suspended) == 1 then return {'suspended'} end
 read_limits(ARGV[6])
-for _, class in ipairs(classes) do adopt(class, delays[class] or 0) end
+local pushed = {}
+for i, class in ipairs(classes) do pushed[i] = K.queue .. class end
+if redis.call('EXISTS', unpack(pushed)) > 0 then
+  for _, class in ipairs(classes) do adopt(class, delays[class] or 0) end
+end
+read_heads()
 
 local out = {}
 local pick = choose()

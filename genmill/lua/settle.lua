@@ -50,6 +50,7 @@ local ids, verdicts = {}, {}
 for i = 1, #ARGV, 8 do ids[#ids + 1] = ARGV[i] end
 local leases = redis.call('HMGET', K.leases, unpack(ids))
 for i, packed in ipairs(leases) do verdicts[i] = settle(packed, unpack(ARGV, 8 * i - 7, 8 * i)) end
+flush_spendings()
 flush_paces()
 flush()
 return verdicts

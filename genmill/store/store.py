@@ -60,11 +60,11 @@ class Store:
             groups.setdefault(encoding.shared_by(request), []).append(place)
         chunks = [part for places in groups.values() for part in encoding.chunks(places)]
         calls = [
-            encoding.submit_args([requests[place] for place in places], self.settings, self._static_limits)
+            ("submit", encoding.submit_args([requests[place] for place in places], self.settings, self._static_limits))
             for places in chunks
         ]
         is_durable = self.settings.durability is Durability.ALWAYS
-        replies = self._send("submit", calls, wait_aof=is_durable)
+        replies = self._send(calls, wait_aof=is_durable)
         if is_durable and replies.pop()[0] < 1:
             raise StoreUnavailable("the append-only file did not confirm the job in time; try again")
         submitted = [Submitted("")] * len(requests)
@@ -86,26 +86,34 @@ class Store:
 
         Ask again with the same `token` when no answer came: the claim may have been made.
         """
-        args: list[str | int] = [
+        return self.turn_over((), worker, classes, wants, token=token, is_empty=is_empty)[1]
+
+    def turn_over(
+        self,
+        settlements: Sequence[Settlement],
+        worker: str,
+        classes: Sequence[str],
+        wants: Sequence[Want],
+        *,
+        token: str | None = None,
+        is_empty: bool = True,
+    ) -> tuple[list[bool], Claimed]:
+        """`settle`, then `claim`, in one round trip. `is_empty`: nothing is on board once these have left."""
+        args: list[Any] = [
                 token or uuid.uuid4().hex, worker, json.dumps(list(classes)),
                 json.dumps([[key, slots, int(resident), int(idle)] for key, slots, resident, idle in wants]),
                 int(self.settings.lease_s * 1000), self._static_limits, self._class_delays, int(is_empty),
                 self._suspect_crashes(),
             ]  # fmt: skip
-        reply = self._scripts["claim"](args=args)
-        return Claimed(
-            tuple(encoding.read_claim(row, self._suspect_crashes()) for row in reply[1:]), reply[0].decode()
-        )
+        *verdicts, reply = self._send([*_settle_calls(settlements), ("claim", args)])
+        claims = tuple(encoding.read_claim(row, self._suspect_crashes()) for row in reply[1:])
+        return _are_ours(verdicts), Claimed(claims, reply[0].decode())
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """Commit ends of jobs in one round trip. False where the lease was lost: that commit is refused."""
         if not settlements:
             return []
-        calls = [
-            [part for one in chunk for part in encoding.settle_args(one)] for chunk in encoding.chunks(settlements)
-        ]
-        replies = self._send("settle", calls)
-        return [verdict in (b"ok", b"again") for verdicts in replies for verdict in verdicts]
+        return _are_ours(self._send(_settle_calls(settlements)))
 
     def cancel(self, job_id: str) -> str:
         """Returns 'dequeued', 'interrupting', 'too_late' or 'unknown'."""
@@ -218,22 +226,21 @@ class Store:
             depths[name] = sum(self._commands.zcard(keys.ready(name, key.decode())) for key in batch_keys)
         return depths
 
-    def _send(self, name: str, calls: Sequence[Sequence[Any]], *, wait_aof: bool = False) -> list[Any]:
-        """Many calls of one script in one round trip. A server that does not know the script yet gets it and all
-        calls again: every script bears repetition. redis-py's own pipelining of scripts asks first, in a trip of its
-        own.
+    def _send(self, calls: Sequence[tuple[str, Sequence[Any]]], *, wait_aof: bool = False) -> list[Any]:
+        """Calls of scripts in one round trip. A server that does not know one yet gets it and all calls again: every
+        script bears repetition. redis-py's own pipelining of scripts asks first, in a trip of its own.
         """
-        script = self._scripts[name]
         for _ in range(2):
             with self.redis.pipeline(transaction=False) as pipe:
-                for args in calls:
-                    pipe.evalsha(script.sha, 0, *args)
+                for name, args in calls:
+                    pipe.evalsha(self._scripts[name].sha, 0, *args)
                 if wait_aof:
                     pipe.execute_command("WAITAOF", 1, 0, AOF_WAIT_MS)  # type: ignore[no-untyped-call]  # of redis-py
                 replies = pipe.execute(raise_on_error=False)
             if not any(isinstance(reply, NoScriptError) for reply in replies):
                 break
-            self.redis.script_load(script.script)
+            for name in {name for name, _ in calls}:
+                self.redis.script_load(self._scripts[name].script)
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
@@ -241,3 +248,14 @@ class Store:
 
     def _suspect_crashes(self) -> int:
         return max(1, self.settings.max_crashes - 1)
+
+
+def _settle_calls(settlements: Sequence[Settlement]) -> list[tuple[str, list[Any]]]:
+    return [
+        ("settle", [part for one in chunk for part in encoding.settle_args(one)])
+        for chunk in encoding.chunks(settlements)
+    ]
+
+
+def _are_ours(replies: Sequence[Sequence[bytes]]) -> list[bool]:
+    return [verdict in (b"ok", b"again") for verdicts in replies for verdict in verdicts]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from redis.client import Pipeline
+from redis.exceptions import ConnectionError  # noqa: A004 - redis's own
 from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
@@ -188,7 +190,7 @@ def test_a_job_whose_model_loads_nowhere_ends_with_the_reason(
     assert (record.state, record.error["code"]) == (JobState.FAILED, "model_unavailable")
 
 
-def test_claim_and_settle_are_one_round_trip_each(
+def test_claim_and_settle_are_one_round_trip_each_or_one_together(
     floor: Floor, store: Store, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(4):
@@ -211,6 +213,49 @@ def test_claim_and_settle_are_one_round_trip_each(
     floor.settle()
     assert len(calls) == 1
     assert floor.is_idle()
+
+    ids = [submit(store, steps=1) for _ in range(6)]
+    assert len(floor.turn_over("w", CLASSES, 3, "first").claims) == 3
+    floor.step()
+    eventually(lambda: floor.uploads_pending() == 0)
+    calls.clear()
+    assert len(floor.turn_over("w", CLASSES, 3, "second").claims) == 3
+    assert len(calls) == 1
+    assert sorted(state(store, job_id) for job_id in ids) == ["running"] * 3 + ["succeeded"] * 3
+    assert len(floor.board) == 3
+
+
+def test_a_turn_over_that_got_no_answer_is_made_once(
+    floor: Floor, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [submit(store, steps=1) for _ in range(4)]
+    floor.turn_over("w", CLASSES, 2, "first")
+    floor.step()
+    eventually(lambda: floor.uploads_pending() == 0)
+    execute = Pipeline.execute
+
+    def lose(self: Pipeline, raise_on_error: bool = True) -> list[object]:
+        execute(self, raise_on_error)
+        monkeypatch.setattr(Pipeline, "execute", execute)
+        raise ConnectionError("the answer got lost")
+
+    monkeypatch.setattr(Pipeline, "execute", lose)
+    with pytest.raises(ConnectionError):
+        floor.turn_over("w", CLASSES, 2, "second")
+    assert len(floor.turn_over("w", CLASSES, 2, "second").claims) == 2
+    records = [record for record in store.get_many(ids) if record]
+    assert sorted((record.state, record.fence) for record in records) == [("running", 1)] * 2 + [("succeeded", 1)] * 2
+    assert len(floor.board) == 2
+
+
+def test_a_suspect_that_has_ended_keeps_nobody_out(floor: Floor, store: Store, redis: Redis) -> None:
+    suspect, other = submit(store, steps=1), submit(store, steps=1)
+    redis.hset(keys.job(suspect), "crashes", store.settings.max_crashes - 1)
+    assert [claim.job_id for claim in floor.turn_over("w", CLASSES, None, "first").claims] == [suspect]
+    assert floor.turn_over("w", CLASSES, None, "second").claims == ()
+    floor.step()
+    eventually(lambda: floor.uploads_pending() == 0)
+    assert [claim.job_id for claim in floor.turn_over("w", CLASSES, None, "third").claims] == [other]
 
 
 def test_the_call_station_runs_beside_models(floor: Floor, store: Store, redis: Redis) -> None:

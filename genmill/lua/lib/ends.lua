@@ -51,7 +51,7 @@ local function finish(h, o)
   local key, stream = K.job .. h.id, K.results .. h.id
   redis.call('HSET', key, 'status', o.status, 'ended_at', iso(), 'ended_ms', int(now_ms), 'error', o.error,
     'settled', o.settled or '', 'gpu_ms', h.gpu_ms or 0)
-  redis.call('HDEL', key, 'cancel', 'progress', 'lane')
+  if h.cancel or h.progress then redis.call('HDEL', key, 'cancel', 'progress') end
   local entry = {'type', o.type, 'worker_name', h.worker_name or '', 'execution_id', 'f' .. int(h.fence),
     'execution_started_at', tostring(tonumber(h.start_ms or now_ms) / 1000), 'execution_ended_at', int(now_s)}
   if o.payload ~= '' then entry[#entry + 1] = 'return_value'; entry[#entry + 1] = o.payload end

@@ -36,11 +36,11 @@ end
 
 -- The class whose earliest job that is not taken yet has the earliest virtual deadline; classes without room, jobs or
 -- tenants that may be served drop out.
-local open, taken = {}, {}
-local function open_classes(classes, bk, most)
-  indexes, open, taken = {}, {}, {}
-  for _, class in ipairs(classes) do
-    open[#open + 1] = {class = class, jobs = reader(K.ready .. class .. ':' .. bk, most + 1)}
+local open, picked = {}, {}
+local function open_classes(heads, bk, most)
+  indexes, open, picked = {}, {}, {}
+  for _, head in ipairs(heads) do
+    open[#open + 1] = {class = head.class, jobs = reader(K.ready .. head.class .. ':' .. bk, most + 1)}
   end
 end
 
@@ -49,7 +49,7 @@ local function first_open()
   for at = #open, 1, -1 do
     local front = open[at]
     local id, vd = peek(front.jobs)
-    while id and taken[id] do
+    while id and picked[id] do
       front.jobs.at = front.jobs.at + 1
       id, vd = peek(front.jobs)
     end

@@ -13,7 +13,7 @@ end
 local function execution_of(h) return h.id .. ':f' .. int(h.fence) end
 
 -- Jobs whose leases change alike (class, tenant, model, worker) are counted together: one command a scope.
-local holders, freed, released = {}, {}, {}
+local holders, freed, released, over = {}, {}, {}, {}
 local function holder_of(what)
   if not holders[what] then
     local origin, tenant, model, worker = string.match(what, '([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)')
@@ -39,7 +39,8 @@ local function flush_holders()
       send('SADD', executions, held.taken_executions)
     end
   end
-  holders, released = {}, {}
+  if over[1] then redis.call('DEL', unpack(over)) end
+  holders, released, over = {}, {}, {}
 end
 
 -- Take what a running job holds, until `expires_ms`; `weight` is its tenant's.
@@ -64,7 +65,7 @@ local function release(id, packed)
   local fence, weight, what = string.match(packed, '([^\n]*)\n([^\n]*)\n(.*)')
   local held, execution = holder_of(what), id .. ':f' .. fence
   held.given[#held.given + 1], held.given_executions[#held.given_executions + 1] = id, execution
-  later('DEL', K.execution .. execution)
+  over[#over + 1] = K.execution .. execution
   return tonumber(fence), tonumber(weight)
 end
 

@@ -2,16 +2,34 @@
 
 local static, sources, known_limits, rooms = {}, {}, {}, {}
 
+local MOST_READ = 64  -- a source with more limits is asked for each scope that comes up
+
+-- A small source is read whole: a claim asks for a dozen scopes, and most fleets have no more limits than that.
+local function add_source(key)
+  local size = redis.call('HLEN', key)
+  if size == 0 then return end
+  local source = {key = key}
+  if size <= MOST_READ then
+    source.known = {}
+    local flat = redis.call('HGETALL', key)
+    for i = 1, #flat, 2 do source.known[flat[i]] = flat[i + 1] end
+  end
+  sources[#sources + 1] = source
+end
+
 local function read_limits(json)
-  static, sources = cjson.decode(json), {K.limset}
+  static = cjson.decode(json)
   local expires = tonumber(redis.call('HGET', K.lim, 'expires_ms') or 0)
-  if expires > now_ms then table.insert(sources, 1, K.limnow) end
+  if expires > now_ms then add_source(K.limnow) end
+  add_source(K.limset)
 end
 
 local function look_up(scope, default)
   for _, source in ipairs(sources) do
-    local known = redis.call('HMGET', source, scope, default or scope)
-    if known[1] or known[2] then return tonumber(known[1] or known[2]) end
+    local exact, general
+    if source.known then exact, general = source.known[scope], source.known[default or scope]
+    else exact, general = unpack(redis.call('HMGET', source.key, scope, default or scope)) end
+    if exact or general then return tonumber(exact or general) end
   end
   return static[scope] or (default and static[default]) or false
 end

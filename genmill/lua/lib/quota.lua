@@ -1,7 +1,5 @@
 -- What a tenant may submit: waiting jobs, submissions a minute, GPU seconds a day.
 
-local function day() return string.sub(iso(), 1, 10) end
-
 local waiting_jobs, rates = {}, {}
 local function waiting_of(tenant)
   if not waiting_jobs[tenant] then
@@ -24,7 +22,7 @@ local function broken_quota(tenant)
   return over('queued', function() return waiting_of(tenant) end, function() return 5 end)
     or over('rate', function() return rate_of(tenant) end,
       function() return math.max(1, redis.call('TTL', K.rate .. tenant)) end)
-    or over('budget', function() return tonumber(redis.call('HGET', K.spent .. day(), tenant) or 0) / 1000 end,
+    or over('budget', function() return tonumber(redis.call('HGET', K.spent .. today(), tenant) or 0) / 1000 end,
       function() return 86400 - now_s % 86400 end)
 end
 
@@ -32,10 +30,4 @@ local function count_submission(tenant)
   waiting_jobs[tenant] = waiting_of(tenant) + 1
   rates[tenant] = rate_of(tenant) + 1
   if redis.call('INCR', K.rate .. tenant) == 1 then redis.call('EXPIRE', K.rate .. tenant, 60) end
-end
-
-local function spend(tenant, gpu_ms)
-  if gpu_ms <= 0 then return end
-  redis.call('HINCRBYFLOAT', K.spent .. day(), tenant, gpu_ms)
-  redis.call('EXPIRE', K.spent .. day(), 259200)
 end

@@ -1,4 +1,4 @@
--- How long jobs take. For each batch key, sums over those that succeeded lately: jobs, cost, GPU ms, ms from start to
+-- What jobs take: how long by batch key, how much GPU by tenant and day. For each batch key, sums over those that succeeded lately: jobs, cost, GPU ms, ms from start to
 -- end; and the least ms from start to end for one unit of cost.
 
 local MEMORY = 0.98  -- what one more job leaves of the sums: about the last fifty count
@@ -54,4 +54,19 @@ local function soonest_ms(class, bk, cost, vd)
     end
   end
   return math.max(own.least * cost, work_ms / workers)
+end
+
+-- GPU milliseconds that tenants have used, by day.
+local function today() return string.sub(iso(), 1, 10) end
+
+local spendings = {}
+local function spend(tenant, gpu_ms)
+  if gpu_ms > 0 then spendings[tenant] = (spendings[tenant] or 0) + gpu_ms end
+end
+
+local function flush_spendings()
+  if not next(spendings) then return end
+  for tenant, gpu_ms in pairs(spendings) do redis.call('HINCRBYFLOAT', K.spent .. today(), tenant, gpu_ms) end
+  redis.call('EXPIRE', K.spent .. today(), 259200)
+  spendings = {}
 end
