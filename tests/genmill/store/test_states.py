@@ -1,0 +1,182 @@
+"""Any sequence of events, in any order: every job is in the state that the table says, and in exactly one place."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+from redis import Redis
+from rq.job import Job
+from rq.registry import CanceledJobRegistry, FailedJobRegistry
+from rq.serializers import JSONSerializer
+
+from genmill import doctor, keys
+from genmill.errors import JobFailure
+from genmill.jobs import TRANSITIONS, Claim, JobRequest, JobState, new_job_id
+from genmill.keys import JobClass
+from genmill.registry import ModelSpec, load_registry
+from genmill.store import Outcome, Settlement, Store, Want
+
+CLASSES = [one.value for one in JobClass]
+EVENTS = {
+    Outcome.FINISHED: "succeed",
+    Outcome.FAILED: "fail",
+    Outcome.CANCELED: "cancel",
+    Outcome.STOPPED: "cancel",
+    Outcome.SCHEDULED: "schedule",
+    Outcome.RETURNED: "return",
+}
+
+
+class Queue(RuleBasedStateMachine):
+    """The store, and beside it what the table of transitions makes of the same events."""
+
+    store: Store
+    redis: Redis
+    spec: ModelSpec
+
+    jobs = Bundle("jobs")
+    claims = Bundle("claims")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.redis.flushall()
+        self.states: dict[str, JobState] = {}
+        self.fences: dict[str, int] = {}
+        self.to_cancel: set[str] = set()
+
+    def move(self, job_id: str, event: str) -> None:
+        self.states[job_id] = TRANSITIONS[self.states.get(job_id), event]
+
+    def is_running(self, claim: Claim) -> bool:
+        return self.states[claim.job_id] is JobState.RUNNING and self.fences[claim.job_id] == claim.fence
+
+    def is_put_off(self, job_id: str) -> bool:
+        origin = self.redis.hget(keys.job(job_id), "origin").decode()
+        return self.redis.zscore(keys.PREFIXES["scheduled"] + origin, job_id) is not None
+
+    @rule(
+        target=jobs, tenant=st.sampled_from("ab"), job_class=st.sampled_from(JobClass), images=st.integers(1, 2),
+        ttl_s=st.sampled_from([None, 600]), webhook=st.sampled_from([None, "https://example.org/h"]),
+    )  # fmt: skip
+    def submit(self, tenant: str, job_class: JobClass, images: int, ttl_s: int | None, webhook: str | None) -> str:
+        job_input = self.spec.parse_input({"prompt": "x", "num_images": images})
+        request = JobRequest(new_job_id(), tenant, self.spec, job_input, job_class, webhook=webhook, ttl_s=ttl_s)
+        self.store.submit(request)
+        self.move(request.job_id, "submit")
+        return request.job_id
+
+    @rule(target=claims, slots=st.integers(1, 4), worker=st.sampled_from(["w1", "w2"]))
+    def claim(self, slots: int, worker: str) -> object:
+        claimed = self.store.claim(worker, CLASSES, [Want(self.spec.batch_key, slots)]).claims
+        for claim in claimed:
+            self.move(claim.job_id, "claim")
+            assert claim.fence == self.fences.get(claim.job_id, 0) + 1
+            self.fences[claim.job_id] = claim.fence
+        return multiple(*claimed)
+
+    @rule(claim=consumes(claims), outcome=st.sampled_from(Outcome))
+    def settle(self, claim: Claim, outcome: Outcome) -> None:
+        is_ours, is_moved = self.is_running(claim), outcome in (Outcome.RETURNED, Outcome.SCHEDULED)
+        error = None if outcome is Outcome.FINISHED else JobFailure()
+        settlement = Settlement(claim.job_id, claim.fence, outcome, {}, error, gpu_ms=5, delay_ms=60_000)
+        assert self.store.settle([settlement]) == [is_ours]
+        assert self.store.settle([settlement]) == [is_ours], "a repetition is the same commit"
+        if is_ours:
+            self.move(claim.job_id, "cancel" if is_moved and claim.job_id in self.to_cancel else EVENTS[outcome])
+            self.to_cancel.discard(claim.job_id)
+
+    @rule(job_id=jobs)
+    def cancel(self, job_id: str) -> None:
+        state = self.states[job_id]
+        verdict = self.store.cancel(job_id)
+        if state is JobState.QUEUED:
+            self.move(job_id, "cancel")
+            assert verdict == "dequeued"
+        elif state is JobState.RUNNING:
+            self.to_cancel.add(job_id)
+            assert verdict == "interrupting"
+        else:
+            assert verdict == "too_late"
+
+    @rule(claim=claims)
+    def lose_the_worker(self, claim: Claim) -> None:
+        if not self.is_running(claim):
+            return
+        self.redis.zadd(keys.run_scope("global"), {claim.job_id: 1})
+        crashes = int(self.redis.hget(keys.job(claim.job_id), "crashes") or 0) + 1
+        self.store.reap()
+        if claim.job_id in self.to_cancel:
+            event = "cancel"
+        else:
+            event = "poison" if crashes >= self.store.settings.max_crashes else "reap"
+        self.move(claim.job_id, event)
+        self.to_cancel.discard(claim.job_id)
+
+    @rule(job_id=jobs)
+    def let_time_pass(self, job_id: str) -> None:
+        if self.redis.zscore(keys.PREFIXES["ttl"], job_id) is None:
+            return
+        self.redis.zadd(keys.PREFIXES["ttl"], {job_id: 1})
+        self.store.reap()
+        self.move(job_id, "expire")
+
+    @rule(job_id=jobs)
+    def requeue_by_rq(self, job_id: str) -> None:
+        if (self.states[job_id], "requeue") not in TRANSITIONS:
+            return
+        job = Job.fetch(job_id, self.redis, serializer=JSONSerializer)
+        kind = CanceledJobRegistry if job.is_canceled else FailedJobRegistry
+        kind(job.origin, self.redis, serializer=JSONSerializer).requeue(job)
+        self.move(job_id, "requeue")
+
+    @rule(job_id=jobs)
+    def the_delay_is_over(self, job_id: str) -> None:
+        if not self.is_put_off(job_id):
+            return
+        origin = self.redis.hget(keys.job(job_id), "origin").decode()
+        self.redis.zrem(keys.PREFIXES["scheduled"] + origin, job_id)  # as RQ's scheduler does
+        self.redis.hset(keys.job(job_id), "status", "queued")
+        self.redis.rpush(keys.PREFIXES["queue"] + origin, job_id)
+
+    @invariant()
+    def all_is_as_the_table_says(self) -> None:
+        ids = list(self.states)
+        assert [record and record.state for record in self.store.get_many(ids)] == list(self.states.values())
+
+    @invariant()
+    def every_job_is_in_one_place(self) -> None:
+        running = {job_id for job_id, state in self.states.items() if state is JobState.RUNNING}
+        assert {raw.decode() for raw in self.redis.hkeys(keys.PREFIXES["leases"])} == running
+        assert self.redis.zcard(keys.run_scope("global")) == len(running)
+        faults = [
+            finding
+            for finding in doctor.examine(self.store, load_registry(), mend=False)
+            if not finding.what.startswith(("setting", "scheduler"))
+        ]
+        assert faults == []
+
+    @invariant()
+    def waiting_jobs_are_counted(self) -> None:
+        counted = sum(int(count) for count in self.redis.hvals(keys.PREFIXES["waiting"]))
+        assert counted == sum(self.store.queue_depths().values())
+
+
+@pytest.mark.usefixtures("redis")
+def test_every_sequence_of_events_obeys_the_table(store: Store, redis: Redis, shapes: ModelSpec) -> None:
+    machine = type("Machine", (Queue,), {"store": store, "redis": redis, "spec": shapes})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
