@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from genmill.errors import JobFailure
 from genmill.inputs import JobInput
+from genmill.keys import JobClass
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -15,11 +16,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineJob:
-    """A claimed job as an engine sees it. `init_image` is decoded RGB, of any size."""
+    """A claimed job as an engine sees it. `init_image` is decoded RGB, of any size.
+
+    An urgent one (p0) is not held up by others; a yielding one (p3) may have to rest once for it. Of several the one
+    with the latest virtual deadline rests first."""
 
     job_id: str
     input: JobInput
     init_image: Image | None = None
+    job_class: str = JobClass.P1
+    vd_ms: float = 0.0
+
+    @property
+    def is_urgent(self) -> bool:
+        return self.job_class == JobClass.P0
+
+    @property
+    def is_yielding(self) -> bool:
+        return self.job_class == JobClass.P3
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +111,10 @@ class Engine(Protocol):
 
     def free_slots(self) -> int:
         """Rows (images or sequences) that may still join the running batch."""
+        ...
+
+    def urgent_slots(self) -> int:
+        """Rows that urgent jobs may take besides, because others would rest for them."""
         ...
 
     def admit(self, jobs: Sequence[EngineJob]) -> None:

@@ -14,11 +14,16 @@ import torch
 from torch import nn
 
 from worker.engines.caps import RowCaps
+from worker.engines.curve import ServiceCurve
 from worker.engines.meter import Stopwatch
 from worker.engines.rows import Arguments, RowPlan, take
 
 if TYPE_CHECKING:
     from worker.engines.rendezvous import Task
+
+
+STRETCH = 1.25
+"""By what others may prolong the steps of an urgent job, which is to take at most 1.5 of its time alone in all."""
 
 
 class Phase(IntEnum):
@@ -31,7 +36,8 @@ class Phase(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Site:
-    """A method of a module at which calls meet. `caps` bounds the rows of its forwards."""
+    """A method of a module at which calls meet. `caps` bounds the rows of its forwards, `curves` tell by shape how
+    long they take."""
 
     module: nn.Module
     method: str
@@ -39,6 +45,7 @@ class Site:
     plan: RowPlan
     caps: RowCaps
     device: torch.device
+    curves: dict[Hashable, ServiceCurve] = field(default_factory=dict)
     _forward: Callable[..., Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,6 +53,9 @@ class Site:
 
     def forward(self, arguments: Arguments) -> Any:
         return self._forward(**arguments)
+
+    def curve(self, shape: Hashable) -> ServiceCurve:
+        return self.curves.setdefault(shape, ServiceCurve())
 
 
 @dataclass(slots=True, eq=False)
@@ -158,11 +168,28 @@ def batches_of(waiting: Sequence[ParkedCall]) -> Iterator[Batch]:
     for call in waiting:
         groups.setdefault(call.group, []).append(call)
     for calls in groups.values():
-        cap = calls[0].site.caps.of(calls[0].shape)
-        fitting, rows = [calls[0]], calls[0].rows
-        for call in calls[1:]:
-            if rows + call.rows > cap:
-                break
-            fitting.append(call)
-            rows += call.rows
-        yield Batch(fitting)
+        yield Batch(fitting(calls, calls[0].site.caps.of(calls[0].shape)))
+
+
+def fitting(calls: Sequence[ParkedCall], most_rows: int) -> list[ParkedCall]:
+    """The first, and as many after it as have room."""
+    taken, rows = [calls[0]], calls[0].rows
+    for call in calls[1:]:
+        if rows + call.rows > most_rows:
+            break
+        taken.append(call)
+        rows += call.rows
+    return taken
+
+
+def urgent_batches_of(waiting: Sequence[ParkedCall]) -> Iterator[Batch]:
+    """For each group with urgent calls those, and of the others as many as do not hold them up: the forward takes at
+    most STRETCH of what it would take without company. While that is not known, they go alone."""
+    for urgent in batches_of([call for call in waiting if call.task.is_urgent]):
+        site, shape = urgent.site, urgent.shape
+        curve, group = site.curve(shape), urgent.calls[0].group
+        alone_ms = curve.expected_ms(urgent.rows)
+        most = curve.most_rows(alone_ms * STRETCH) if alone_ms is not None else None
+        others = [call for call in waiting if call.group == group and not call.task.is_urgent]
+        room = min(most or 0, site.caps.of(shape))
+        yield Batch(fitting([*urgent.calls, *others], max(urgent.rows, room)))

@@ -68,10 +68,26 @@ class _Berth:
     input: ImageInput
     pictures: list[_Picture] = field(default_factory=list)
     told: int = 0
+    has_rested: bool = False
 
     @property
     def meter(self) -> Meter:
         return Meter.merged([picture.task.meter for picture in self.pictures])
+
+    @property
+    def slots(self) -> int:
+        """Images that still take steps, or will."""
+        return sum(p.task.phase is not Phase.CODA and not p.task.is_over for p in self.pictures)
+
+    @property
+    def is_resting(self) -> bool:
+        return self.pictures[0].task.is_resting
+
+    def rest(self, *, is_resting: bool) -> None:
+        """Between turns, when all its images stand before a step: their latents are kept in their pipeline calls."""
+        self.has_rested = True
+        for picture in self.pictures:
+            picture.task.is_resting = is_resting
 
     @property
     def step(self) -> int:
@@ -123,9 +139,14 @@ class DiffusionEngine:
         taken = sum(task.phase is not Phase.CODA for task in self._hub.tasks)
         return max(0, self._spec.max_batch - taken)
 
+    def urgent_slots(self) -> int:
+        return sum(berth.slots for berth in self._yielding())
+
     def admit(self, jobs: Sequence[EngineJob]) -> None:
         for job in jobs:
             try:
+                if job.is_urgent:
+                    self._make_way(job.input.rows)
                 self._berths[job.job_id] = self._board(job)
             except Exception as error:  # noqa: BLE001  # an engine never fails a batch for one job
                 self._refused.append(failed(job.job_id, error))
@@ -133,6 +154,7 @@ class DiffusionEngine:
     def step(self) -> list[Event]:
         events, self._refused = self._refused, []
         if self._berths:
+            self._call_back()
             self._hub.turn()
             for berth in list(self._berths.values()):
                 events.extend(self._news(berth))
@@ -159,6 +181,31 @@ class DiffusionEngine:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
+    def _yielding(self) -> list[_Berth]:
+        """Who may rest for an urgent job, the latest virtual deadline first; nobody twice."""
+        able = [b for b in self._berths.values() if b.job.is_yielding and not b.has_rested and b.slots]
+        return sorted(able, key=lambda berth: -berth.job.vd_ms)
+
+    def _make_way(self, rows: int) -> None:
+        missing = rows - self.free_slots()
+        for berth in self._yielding():
+            if missing <= 0:
+                break
+            missing -= berth.slots
+            berth.rest(is_resting=True)
+
+    def _call_back(self) -> None:
+        """Those who rest go on as slots get free, the earliest virtual deadline first, before anybody new comes."""
+        resting = sorted((b for b in self._berths.values() if b.is_resting), key=lambda berth: berth.job.vd_ms)
+        if not resting:
+            return
+        free = self._spec.max_batch - sum(b.slots for b in self._berths.values() if not b.is_resting)
+        for berth in resting:
+            if berth.slots > free:
+                break
+            free -= berth.slots
+            berth.rest(is_resting=False)
+
     def _board(self, job: EngineJob) -> _Berth:
         if not isinstance(job.input, ImageInput):
             raise GenerationFailed(f"model {self._spec.name} makes images, the job asks for text")
@@ -166,7 +213,9 @@ class DiffusionEngine:
         berth = _Berth(job, job.input)
         for pipe, arguments in calls:
             steps: _Steps = pipe.progress_bar
-            berth.pictures.append(_Picture(self._hub.start(partial(_first_image, pipe, arguments)), steps))
+            berth.pictures.append(
+                _Picture(self._hub.start(partial(_first_image, pipe, arguments), is_urgent=job.is_urgent), steps)
+            )
         return berth
 
     def _prepare(self, job: ImageInput, index: int, init: Image.Image | None) -> tuple[Any, dict[str, Any]]:

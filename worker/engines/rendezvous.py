@@ -17,14 +17,17 @@ from typing import Any
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
 
-from worker.engines.batches import Batch, ParkedCall, Part, Phase, Site, batches_of
+from worker.engines.batches import Batch, ParkedCall, Part, Phase, Site, batches_of, urgent_batches_of
 from worker.engines.crew import Crew
 from worker.engines.devices import is_out_of_memory
-from worker.engines.meter import Meter, Share
+from worker.engines.meter import Meter, Share, Stopwatch
 from worker.engines.rows import Digests
 from worker.engines.threadstate import ThreadState
 
 log = logging.getLogger(__name__)
+
+URGENT_PATIENCE = 50
+"""Turns for which a finished picture waits to be decoded while urgent tasks take steps."""
 
 
 class Evicted(GreenletExit):  # type: ignore[misc]  # greenlet has no types
@@ -32,10 +35,13 @@ class Evicted(GreenletExit):  # type: ignore[misc]  # greenlet has no types
 
 
 class Task(greenlet):  # type: ignore[misc]  # greenlet has no types
-    """One pipeline call. When it `is_over`, `result` or `error` is set, or neither after an eviction."""
+    """One pipeline call. When it `is_over`, `result` or `error` is set, or neither after an eviction.
 
-    def __init__(self, work: Callable[[], Any]) -> None:
+    While it `is_resting` it keeps its place and takes no part. Others wait for it when it `is_urgent`."""
+
+    def __init__(self, work: Callable[[], Any], *, is_urgent: bool = False) -> None:
         super().__init__(self._run)
+        self.is_urgent, self.is_resting = is_urgent, False
         self._work = work
         self.call: ParkedCall | None = None
         self.state = ThreadState.now()
@@ -72,13 +78,14 @@ class Hub:
         self._turn = 0
         self._tickets = count()
         self._coda_patience = coda_patience
+        self._seen: list[tuple[Batch, Stopwatch]] = []
         self.forwards = 0
         self.forward_s = 0.0
 
-    def start(self, work: Callable[[], Any]) -> Task:
+    def start(self, work: Callable[[], Any], *, is_urgent: bool = False) -> Task:
         """Take a pipeline call on board; it begins with the next turn."""
         with torch.inference_mode():  # the modes that the task begins with are the hub's, not its caller's
-            task = Task(work)
+            task = Task(work, is_urgent=is_urgent)
         self._tasks.append(task)
         return task
 
@@ -95,7 +102,7 @@ class Hub:
             self._advance()
             while self._serve(Phase.PRELUDE):
                 self._advance()
-            self._serve(Phase.STEP)
+            self._serve_steps()
             self._advance()
             self._serve_codas()
             self._advance()
@@ -124,7 +131,7 @@ class Hub:
     def _advance(self) -> None:
         """Let every task that is not waiting for a forward run to its next call or its end: first come, first
         served, also in who may call again."""
-        ready = [task for task in self._tasks if not task.is_over and (task.call is None or task.call.is_served)]
+        ready = [task for task in self._at_work() if task.call is None or task.call.is_served]
         for task in sorted(ready, key=lambda task: task.call.ticket if task.call is not None else inf):
             self._resume(task)
 
@@ -145,9 +152,18 @@ class Hub:
         task.is_over = task.dead
 
     def _waiting(self, phase: Phase) -> list[ParkedCall]:
-        calls = [task.call for task in self._tasks if task.call is not None and not task.is_over]
+        calls = [task.call for task in self._at_work() if task.call is not None]
         calls = [call for call in calls if not call.is_served]
         return sorted((call for call in calls if call.site.phase is phase), key=lambda call: call.ticket)
+
+    def _at_work(self) -> list[Task]:
+        return [task for task in self._tasks if not task.is_over and not task.is_resting]
+
+    def _serve_steps(self) -> None:
+        """A step for all that fit; only for the urgent and their company while there are urgent ones."""
+        waiting = self._waiting(Phase.STEP)
+        is_urgent = any(call.task.is_urgent for call in waiting)
+        self._forward(list(urgent_batches_of(waiting) if is_urgent else batches_of(waiting)))
 
     def _serve(self, phase: Phase) -> bool:
         """One forward for each group of calls that fit together. False when nobody waits."""
@@ -156,11 +172,17 @@ class Hub:
         return bool(waiting)
 
     def _serve_codas(self) -> None:
-        """Codas run when there is nobody to wait for, their forward is full, or the first is out of patience."""
-        is_last = all(task.phase is Phase.CODA for task in self._tasks if not task.is_over)
+        """Codas run when there is nobody to wait for, their forward is full, or the first is out of patience. Those
+        of others wait longer while an urgent task takes steps."""
+        at_work = self._at_work()
+        is_last = all(task.phase is Phase.CODA for task in at_work)
+        is_urgent = any(task.is_urgent and task.phase is not Phase.CODA for task in at_work)
 
         def is_due(batch: Batch) -> bool:
-            return is_last or batch.is_full or self._turn - batch.calls[0].turn >= self._coda_patience
+            waited = self._turn - batch.calls[0].turn
+            if is_urgent:
+                return waited >= URGENT_PATIENCE
+            return is_last or batch.is_full or waited >= self._coda_patience
 
         while due := [batch for batch in batches_of(self._waiting(Phase.CODA)) if is_due(batch)]:
             self._forward(due)
@@ -172,9 +194,12 @@ class Hub:
         parts = [part for batch in batches for part in batch.cut(self._crew.size)]
         if not parts:
             return
+        self._learn()
         start = perf_counter()
         errors = self._crew.compute(parts)
         self.forward_s += perf_counter() - start
+        if len(batches) == 1 and not any(errors):  # several at once hold each other up
+            self._seen = [(batches[0], part.watch) for part in parts]
         for batch in batches:
             own = [(part, error) for part, error in zip(parts, errors, strict=True) if part.batch is batch]
             if all(error is None for _, error in own):
@@ -183,6 +208,13 @@ class Hub:
             for part, error in own:
                 if error is not None:
                     self._divide(part, error, was_alone=len(parts) == 1)
+
+    def _learn(self) -> None:
+        """What the forward before has taken; asked now, when the device has computed it in any case."""
+        if self._seen:
+            batch = self._seen[0][0]
+            batch.site.curve(batch.shape).saw(batch.rows, max(watch.ms() for _, watch in self._seen))
+        self._seen = []
 
     def _divide(self, part: Part, error: Exception, *, was_alone: bool) -> None:
         """Halve the calls of a forward that raised, until a culprit is alone and fails alone. Who ran out of memory

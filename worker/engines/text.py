@@ -83,6 +83,10 @@ class TextEngine:
     def free_slots(self) -> int:
         return max(0, self._caps.of(None) - len(self._seats))
 
+    def urgent_slots(self) -> int:
+        """None: texts are short, and a step serves everybody who is on board."""
+        return 0
+
     def admit(self, jobs: Sequence[EngineJob]) -> None:
         for job in jobs:
             try:

@@ -29,13 +29,13 @@ def finish(engine: Engine, turn: Callable[[int], None] = lambda _: None) -> dict
         turn(number)
         if engine.is_idle():
             return events
-        for event in _recorded_step(engine):
+        for event in recorded_step(engine):
             events.setdefault(event.job_id, []).append(event)
         number += 1
         assert number < 500, "the engine does not come to an end"
 
 
-def _recorded_step(engine: Engine) -> list[Event]:
+def recorded_step(engine: Engine) -> list[Event]:
     with patch.object(diffusion, "as_image", _as_image_with_floats):
         return engine.step()
 

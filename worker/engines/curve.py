@@ -1,0 +1,61 @@
+"""How long a forward of so many rows takes, learnt while it runs.
+
+A running mean for each number of rows that was seen, and straight lines between them: a curve that has steps, as a
+CPU's caches and a GPU's waves of blocks make them, is kept as it is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+WEIGHT = 0.1
+"""Of the newest forward in the mean of its size: about the last twenty count."""
+FLAT = 1.1
+"""Up to this much of the least time a forward counts as no slower: below the knee a row more costs nothing."""
+
+
+@dataclass(slots=True)
+class ServiceCurve:
+    """Times in milliseconds, sizes in rows. Answers None until forwards of two sizes were seen."""
+
+    means: dict[int, float] = field(default_factory=dict)
+
+    def saw(self, rows: int, took_ms: float) -> None:
+        """A forward of `rows` took so long."""
+        mean = self.means.get(rows, took_ms)
+        self.means[rows] = mean + WEIGHT * (took_ms - mean)
+
+    @property
+    def is_known(self) -> bool:
+        return len(self.means) > 1
+
+    def expected_ms(self, rows: int) -> float | None:
+        """Between two sizes on the line through them; beyond all on that of the last two, or proportional."""
+        if not self.is_known:
+            return None
+        sizes = sorted(self.means)
+        if rows <= sizes[0]:
+            return self.means[sizes[0]]
+        right = min(bisect_left(sizes, rows), len(sizes) - 1)
+        low, high = sizes[right - 1], sizes[right]
+        slope = (self.means[high] - self.means[low]) / (high - low)
+        if rows > high:
+            slope = max(slope, 0.0)
+        return self.means[low] + slope * (rows - low)
+
+    def most_rows(self, within_ms: float) -> int | None:
+        """The most rows, of those up to the largest forward seen, that take no longer. 0 when none do."""
+        if not self.is_known:
+            return None
+        fits = [rows for rows in range(1, max(self.means) + 1) if (self.expected_ms(rows) or 0.0) <= within_ms]
+        return max(fits, default=0)
+
+    @property
+    def knee(self) -> int | None:
+        """The most rows that take about the least time: with fewer the device idles."""
+        return self.most_rows(min(self.means.values()) * FLAT) if self.is_known else None
+
+    def as_json(self) -> dict[str, object]:
+        """What is published: milliseconds by rows, and the knee."""
+        return {"ms": {str(rows): round(ms, 3) for rows, ms in sorted(self.means.items())}, "knee_rows": self.knee}
