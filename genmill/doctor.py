@@ -32,7 +32,8 @@ def examine(store: Store, registry: Registry, *, mend: bool) -> Iterator[Finding
     """All findings, as they are found. Safe on a busy fleet: each job is looked at, and mended, in one step."""
     yield from _settings(store.redis, mend=mend)
     yield from _scheduler(store.redis)
-    for ids in _chunks(store.redis, keys.PREFIXES["job"]):
+    for names in _chunks(store.redis, keys.PREFIXES["job"]):
+        ids = [name for name in names if ":" not in name]  # RQ keeps sets of dependents beside its jobs
         yield from _found(store.examine(ids, mend=mend), mend=mend)
     leases = [job_id.decode() for job_id in _commands(store).hkeys(keys.PREFIXES["leases"])]
     orphans = [job_id for job_id in leases if not store.redis.exists(keys.job(job_id))]

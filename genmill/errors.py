@@ -148,31 +148,38 @@ class StorageUnavailable(GenmillError):
 class JobFailure(GenmillError):
     """The job could not be completed."""
 
-    code = "job_failed"
+    code, is_retryable = "job_failed", True
+    """Of a job: whether another run may succeed; asked for jobs that have RQ's Retry."""
+
+
+class InvalidJob(JobFailure):
+    """The job asks for what cannot be done."""
+
+    code, is_retryable = "invalid_job", False
 
 
 class JobPoisoned(JobFailure):
     """The worker died several times with this job on board."""
 
-    code = "poisoned"
+    code, is_retryable = "poisoned", False
 
 
 class JobExpired(JobFailure):
     """The job waited longer than its ttl or deadline allows."""
 
-    code = "expired"
+    code, is_retryable = "expired", False
 
 
 class JobCanceled(JobFailure):
     """The job was canceled."""
 
-    code = "canceled"
+    code, is_retryable = "canceled", False
 
 
 class ModelUnavailable(JobFailure):
     """The model could not be loaded on this worker."""
 
-    code, is_retryable = "model_unavailable", True
+    code = "model_unavailable"
 
 
 class GenerationFailed(JobFailure):
@@ -190,16 +197,16 @@ class OutputInvalid(JobFailure):
 class InputUnavailable(JobFailure):
     """An input of the job could not be read."""
 
-    code = "input_unavailable"
+    code, is_retryable = "input_unavailable", False
 
 
 class DeliveryFailed(JobFailure):
     """The webhook receiver did not answer with 2xx."""
 
-    code, is_retryable = "delivery_failed", True
+    code = "delivery_failed"
 
 
 class FunctionNotAllowed(JobFailure):
     """The job names a function that this worker does not run."""
 
-    code = "function_not_allowed"
+    code, is_retryable = "function_not_allowed", False

@@ -50,6 +50,8 @@ TRANSITIONS: Mapping[tuple[JobState | None, str], JobState] = {
     (JobState.RUNNING, "cancel"): JobState.CANCELED,
     (JobState.RUNNING, "return"): JobState.QUEUED,
     (JobState.RUNNING, "schedule"): JobState.QUEUED,
+    (JobState.RUNNING, "retry"): JobState.QUEUED,
+    (JobState.RUNNING, "repeat"): JobState.QUEUED,
     (JobState.RUNNING, "reap"): JobState.QUEUED,
     (JobState.RUNNING, "poison"): JobState.FAILED,
     (JobState.FAILED, "requeue"): JobState.QUEUED,

@@ -45,6 +45,7 @@ PREFIXES = {
     "failed": "rq:failed:",
     "canceled": "rq:canceled:",
     "scheduled": "rq:scheduled:",
+    "deferred": "rq:deferred:",
     "execution": "rq:execution:",
     "results": "rq:results:",
     "worker": "rq:worker:",
@@ -81,6 +82,9 @@ PREFIXES = {
     "deliveries": "gm:deliveries:",
 }
 
+SUFFIXES = {"dependents": ":dependents", "dependencies": ":dependencies"}
+"""RQ's sets beside a job's hash: `rq:job:<id>:dependents` wait for it, for `rq:job::<id>:dependencies` it waits."""
+
 
 def job(job_id: str) -> str:
     return PREFIXES["job"] + job_id
@@ -116,5 +120,5 @@ def deliveries(job_id: str) -> str:
 
 def lua_prelude() -> str:
     """The table `K` for the Lua files."""
-    pairs = ", ".join(f"{name}='{prefix}'" for name, prefix in PREFIXES.items())
+    pairs = ", ".join(f"{name}='{part}'" for name, part in (PREFIXES | SUFFIXES).items())
     return f"local K = {{{pairs}}}\n"

@@ -51,9 +51,13 @@ class PriorityQueue(Queue):  # type: ignore[misc]  # rq ships no types that mypy
         return ids.index(job_id) if job_id in ids else None
 
     def remove(self, job_or_id: Job | str, pipeline: Pipeline | None = None) -> Any:
-        """Takes a job out of its lane; RQ calls this when it cancels or deletes a job."""
+        """Takes a job out of its lane and off the plain list, in the caller's transaction if there is one.
+
+        RQ's Job.cancel and Job.delete call their own class's, whatever RQ_QUEUE_CLASS says: what those leave in a lane
+        is cleared away by the scheduler, or by a claim that comes to it.
+        """
         job_id = job_or_id.id if isinstance(job_or_id, Job) else job_or_id
-        Store(self.connection, load_settings()).withdraw(job_id)
+        Store(self.connection, load_settings()).withdraw(job_id, pipeline)
         return super().remove(job_id, pipeline)
 
     def empty(self) -> int:

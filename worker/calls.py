@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import importlib
-import json
-import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from redis.exceptions import RedisError
+from rq.job import Job
+from rq.serializers import JSONSerializer
 
 from genmill import keys
-from genmill.errors import FunctionNotAllowed, GenmillError, InvalidRequest, JobFailure
+from genmill.errors import FunctionNotAllowed, GenmillError, InvalidJob, InvalidRequest, JobFailure
 from genmill.jobs import Claim, JobRequest
 from genmill.keys import JobClass
 from genmill.registry import Registry, invalid_request
 from genmill.settings import Settings
 from genmill.store import Store
-from worker.engines.base import Failed, Left, Returned, StationEvent
+from worker.call_thread import CallThread, Drop
+from worker.engines.base import Failed, Left, StationEvent
 
 
 class _GenerateCall(BaseModel):
@@ -32,17 +32,6 @@ class _GenerateCall(BaseModel):
     input: dict[str, Any]
 
 
-@dataclass(slots=True)
-class _Running:
-    """A call under way. A daemon thread: it must not keep a leaving worker alive, and nothing else can end it."""
-
-    job_id: str
-    future: Future[object]
-    thread: threading.Thread
-    deadline: float
-    is_dropped: bool = False
-
-
 class CallStation:
     """Runs plain calls; turns a plain `worker.tasks.generate` into a full job of its lane."""
 
@@ -50,45 +39,40 @@ class CallStation:
 
     def __init__(self, store: Store, registry: Registry, settings: Settings) -> None:
         self._store, self._registry, self._settings = store, registry, settings
-        self._running: _Running | None = None
+        self._running: CallThread | None = None
         self._events: list[StationEvent] = []
         self._refiled: list[Claim] = []
 
     def free_slots(self) -> int:
-        """None while a thread lives, even if its job has ended: what it holds is not known."""
-        return 0 if self._running and self._running.thread.is_alive() else 1
+        """None while an end is to be told, or a thread lives whose job has ended: what it holds is not known."""
+        running = self._running
+        return 0 if running and (running.is_alive() or not running.is_dropped()) else 1
 
     def admit(self, claims: Sequence[Claim]) -> None:
+        """Raises RedisError; nothing has run then."""
         for claim in claims:
-            function, args, kwargs = claim.call
             try:
-                if function == keys.GENERATE:
-                    self._refile(claim, args, kwargs)
-                else:
-                    self._running = _start(claim, self._allowed(function), args, kwargs)
+                self._admit(claim)
             except GenmillError as err:
-                failure = err if isinstance(err, JobFailure) else JobFailure(err.detail)
+                failure = err if isinstance(err, JobFailure) else InvalidJob(err.detail)
                 self._events.append(Failed(claim.job_id, failure))
 
     def step(self) -> list[StationEvent]:
         events, self._events = self._events, []
-        running = self._running
-        if running is None or running.is_dropped:
-            return events
-        if running.future.done():
-            self._running = None
-            events.append(_outcome(running.job_id, running.future))
-        elif time.monotonic() > running.deadline:
-            running.is_dropped = True
-            events.append(Failed(running.job_id, JobFailure("the function ran longer than the job's timeout")))
+        end = self._running.end() if self._running else None
+        if self._running and end is not None:
+            events.append(end)
+            if not self._running.is_dropped():
+                self._running = None
         return events
 
     def evict(self, job_id: str) -> Left | None:
         """A function cannot be stopped from outside; its result is dropped."""
-        if self._running and self._running.job_id == job_id and not self._running.is_dropped:
-            self._running.is_dropped = True
-            return Left(0)
-        return None
+        return self._drop(job_id, Drop.GONE)
+
+    def stop(self, job_id: str) -> Left | None:
+        """The same at RQ's stop command: the job's on_stopped is called when the function has returned."""
+        return self._drop(job_id, Drop.STOPPED)
 
     def take_refiled(self) -> list[Claim]:
         """Jobs that went back to the queue as full jobs and are no longer on board."""
@@ -96,22 +80,48 @@ class CallStation:
         return refiled
 
     def is_idle(self) -> bool:
-        return not self._events and (self._running is None or self._running.is_dropped)
+        return not self._events and (self._running is None or self._running.is_dropped())
 
     def close(self) -> None:
         self._running = None
 
-    def _allowed(self, function: str) -> Callable[..., object]:
+    def _drop(self, job_id: str, why: Drop) -> Left | None:
+        running = self._running
+        return Left(0) if running and running.job_id == job_id and running.drop(why) else None
+
+    def _admit(self, claim: Claim) -> None:
+        function, args, kwargs = claim.call
+        if function == keys.GENERATE:
+            if _callbacks_of(self._fetch(claim)):
+                raise InvalidJob(f"{function} takes no callbacks; let another job depend on it")
+            self._refile(claim, args, kwargs)
+            return
+        call, job = self._allowed(function), self._fetch(claim)
+        for name in _callbacks_of(job):
+            self._allowed(name, "callback")
+        self._running = CallThread(job, partial(call, *args, **kwargs), claim.timeout_s)
+
+    def _fetch(self, claim: Claim) -> Job:
+        """As RQ reads it, never unpickled. Raises InvalidJob, RedisError."""
+        try:
+            return Job.fetch(claim.job_id, connection=self._store.redis, serializer=JSONSerializer)
+        except RedisError:
+            raise
+        except Exception as err:  # the edge to RQ's reading of a hash that anybody may have written
+            raise InvalidJob(f"RQ cannot read the job: {type(err).__name__}: {err}") from err
+
+    def _allowed(self, function: str, role: str = "function") -> Callable[..., object]:
         if function not in self._settings.functions:
-            known = ", ".join((keys.GENERATE, *self._settings.functions))
+            own = (keys.GENERATE,) if role == "function" else ()
+            known = ", ".join((*own, *self._settings.functions))
             raise FunctionNotAllowed(
-                f"function {function or '(not JSON)'!r} is not in GENMILL_FUNCTIONS; allowed: {known}"
+                f"{role} {function or '(not JSON)'!r} is not in GENMILL_FUNCTIONS; allowed: {known}"
             )
         module, _, name = function.rpartition(".")
         try:
             found = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as err:
-            raise FunctionNotAllowed(f"function {function!r} cannot be imported: {err}") from err
+            raise FunctionNotAllowed(f"{role} {function!r} cannot be imported: {err}") from err
         if not callable(found):
             raise FunctionNotAllowed(f"{function!r} is not a function")
         return found  # type: ignore[no-any-return]  # any callable will do
@@ -130,27 +140,7 @@ class CallStation:
         self._refiled.append(claim)
 
 
-def _start(claim: Claim, call: Callable[..., object], args: Sequence[Any], kwargs: dict[str, Any]) -> _Running:
-    future: Future[object] = Future()
-
-    def run() -> None:
-        try:
-            value = call(*args, **kwargs)
-            json.dumps(value)  # results are stored as JSON; a value that is not fails its own job, here
-            future.set_result(value)
-        except BaseException as error:  # noqa: BLE001  # the edge of the thread: SystemExit is a failure too
-            future.set_exception(error)
-
-    thread = threading.Thread(target=run, name=f"call {claim.job_id}", daemon=True)
-    deadline = time.monotonic() + (claim.timeout_s or float("inf"))
-    thread.start()
-    return _Running(claim.job_id, future, thread, deadline)
-
-
-def _outcome(job_id: str, future: Future[object]) -> StationEvent:
-    error = future.exception()
-    if error is None:
-        return Returned(job_id, future.result())
-    failure = JobFailure(f"{type(error).__name__}: {error}")
-    failure.__cause__ = error
-    return Failed(job_id, failure)
+def _callbacks_of(job: Job) -> list[str]:
+    """Dotted names of RQ's on_success, on_failure and on_stopped."""
+    names = (job._success_callback_name, job._failure_callback_name, job._stopped_callback_name)
+    return [name for name in names if name]

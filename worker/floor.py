@@ -195,9 +195,10 @@ class Floor:
             heads[claim.batch_key] = min(claim.vd_ms, heads.get(claim.batch_key, float("inf")))
         return heads
 
-    def _evict(self, claim: Claim) -> Left | None:
+    def _evict(self, claim: Claim, outcome: Outcome = Outcome.RETURNED) -> Left | None:
         if claim.batch_key == keys.CALL_BATCH_KEY:
-            return self._calls.evict(claim.job_id)
+            is_stopped = outcome is Outcome.STOPPED
+            return self._calls.stop(claim.job_id) if is_stopped else self._calls.evict(claim.job_id)
         if claim.batch_key == keys.CALLBACKS:
             return self._deliveries.evict(claim.job_id)
         found = [s for s in self.residents.stations() if s.batch_key == claim.batch_key]
@@ -213,7 +214,7 @@ class Floor:
         while self._stops:
             job_id, outcome = self._stops.popleft()
             claim = self.board.get(job_id)
-            left = None if claim is None or self._uploads.is_pending(claim) else self._evict(claim)
+            left = None if claim is None or self._uploads.is_pending(claim) else self._evict(claim, outcome)
             if claim is not None and left is not None:
                 error = JobCanceled(f"interrupted at step {left.step}")
                 self._unsettled.append(Settlement(job_id, claim.fence, outcome, error=error, gpu_ms=left.gpu_ms))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
-from genmill.errors import GenmillError, InputUnavailable, JobFailure, StorageUnavailable
+from genmill.errors import GenmillError, InputUnavailable, InvalidJob, StorageUnavailable
 from genmill.images import stored_image
 from genmill.inputs import ImageInput
 from genmill.jobs import Claim
@@ -63,7 +63,7 @@ class ModelStation:
             try:
                 job = self._parse(claim)
             except (ValueError, KeyError, IndexError, TypeError) as err:
-                self._refused.append(Failed(claim.job_id, JobFailure(f"the stored input cannot be read: {err}")))
+                self._refused.append(Failed(claim.job_id, InvalidJob(f"the stored input cannot be read: {err}")))
                 continue
             if isinstance(job.input, ImageInput) and job.input.init_image is not None:
                 self._loading[claim.job_id] = (

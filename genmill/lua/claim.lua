@@ -99,7 +99,7 @@ local function take(class, lane, pick, rows_free, is_first, out)
   if is_suspect and not (is_first and is_empty) then why = 'suspect'; return nil end
   lane.jobs.at, picked[h.id] = lane.jobs.at + 1, true
   dequeue(h)
-  if h.status == 'canceled' then emit_callback(h, 'canceled') end
+  if h.status == 'canceled' then follow_cancel(h.id) end
   if h.status ~= 'queued' then return 0 end
   local weight, vt = limit_of('weight:' .. h.tenant) or 1, virtual_time(h.tenant)
   lease(h, weight)

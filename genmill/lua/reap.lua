@@ -1,5 +1,6 @@
--- Ends what nobody else will: leases that ran out (running -> queued, or failed after too many crashes) and
--- jobs that waited too long (queued -> failed, error expired). Two reapers at once do no harm.
+-- Ends what nobody else will: leases that ran out (running -> queued, or failed after too many crashes), jobs that
+-- waited too long (queued -> failed, error expired), and jobs that RQ's own cancel left in their lanes. Two reapers at
+-- once do no harm.
 -- ARGV: most jobs a call, most crashes, poisoned error (JSON), expired error (JSON), canceled error (JSON)
 -- Returns {requeued, poisoned, expired, canceled} as counts.
 local most, max_crashes = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -42,7 +43,19 @@ for _, tenant in ipairs(redis.call('SMEMBERS', K.parkings)) do
   if redis.call('EXISTS', K.run .. 'tenant:' .. tenant) == 0 then unpark(tenant) end
 end
 flush()
-for _, class in ipairs({'p0', 'p1', 'p2', 'p3', 'callbacks'}) do
-  redis.call('ZREMRANGEBYSCORE', K.canceled .. class, 0, now_s)
+
+-- RQ's cancel enters a job with the time of the cancel, ours with that of its removal. What a worker still has on board
+-- waits until that worker has heard of it, or its lease has run out.
+local function clear(id, class)
+  local h = load(id)
+  if h.status ~= 'canceled' or h.origin ~= class then later('ZREM', K.canceled .. class, id)
+  elseif redis.call('HEXISTS', K.leases, id) == 0 then
+    if is_queued(h) then dequeue(h) end
+    follow_cancel(id)
+  end
 end
+for _, class in ipairs({'p0', 'p1', 'p2', 'p3', 'callbacks'}) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.canceled .. class, 0, now_s, 'LIMIT', 0, most)) do clear(id, class) end
+end
+flush()
 return counts

@@ -7,7 +7,7 @@ if h.status ~= 'started' or h.fence ~= tonumber(fence) then return 'stale' end
 release(id)
 if h.cancel then
   finish(h, {status = 'canceled', event = 'canceled', type = 3, ttl = h.failure_ttl, payload = '', exc = '',
-    error = '{"code": "canceled", "message": "The job was canceled."}'})
+    error = CANCELED})
   flush()
   return 'ok'
 end

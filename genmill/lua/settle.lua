@@ -1,13 +1,13 @@
 -- Ends or gives back running jobs whose fence is still their own.
 -- ARGV: for each job: id, fence, outcome, payload (b64 JSON or ''), error (JSON or ''), exc (b64 zlib or ''), gpu ms,
---       delay ms
---   outcome: finished | failed | canceled | stopped   running -> that terminal state
+--       delay ms, 1 if another run would fail as well
+--   outcome: finished | failed | canceled | stopped   running -> that terminal state; finished and failed, where RQ's
+--                                                     Repeat and Retry say so, -> scheduled, or queued at once
 --            scheduled                                running -> scheduled for now + delay ms (RQ's registry)
 --            returned                                 running -> queued at its old virtual deadline, nothing charged
 -- Returns for each 'ok', 'again' (this very commit was made before) or 'stale' (the lease was lost; nothing changed).
 local EVENTS = {finished = 'succeeded', failed = 'failed', canceled = 'canceled', stopped = 'canceled'}
 local TYPES = {finished = 1, failed = 2, canceled = 3, stopped = 3}
-local CANCELED = '{"code": "canceled", "message": "The job was canceled."}'
 
 local function charge(h, gpu_ms, weight)
   local owed = (gpu_ms - tonumber(h.cost or 1)) / (weight or 1)
@@ -15,7 +15,7 @@ local function charge(h, gpu_ms, weight)
   touch(h.origin, h.batch_key, h.tenant)
 end
 
-local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, delay_ms)
+local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, delay_ms, is_hopeless)
   local h, mark = load(id), fence .. ':' .. outcome
   if not h.exists or h.fence ~= tonumber(fence) then return 'stale' end
   if h.status ~= 'started' then
@@ -40,16 +40,17 @@ local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, del
     h.gpu_ms = tonumber(h.gpu_ms or 0) + tonumber(gpu_ms)
     spend(h.tenant, tonumber(gpu_ms))
     if outcome == 'finished' and h.origin ~= 'callbacks' then learn(h, tonumber(gpu_ms)) end
-    finish(h, {status = outcome, payload = payload, error = err, exc = exc, event = EVENTS[outcome],
-      type = TYPES[outcome], ttl = outcome == 'finished' and h.result_ttl or h.failure_ttl, settled = mark})
+    end_run(h, {status = outcome, payload = payload, error = err, exc = exc, event = EVENTS[outcome],
+      type = TYPES[outcome], ttl = outcome == 'finished' and h.result_ttl or h.failure_ttl, settled = mark},
+      is_hopeless == '1')
   end
   return 'ok'
 end
 
 local ids, verdicts = {}, {}
-for i = 1, #ARGV, 8 do ids[#ids + 1] = ARGV[i] end
+for i = 1, #ARGV, 9 do ids[#ids + 1] = ARGV[i] end
 local leases = redis.call('HMGET', K.leases, unpack(ids))
-for i, packed in ipairs(leases) do verdicts[i] = settle(packed, unpack(ARGV, 8 * i - 7, 8 * i)) end
+for i, packed in ipairs(leases) do verdicts[i] = settle(packed, unpack(ARGV, 9 * i - 8, 9 * i)) end
 flush_spendings()
 flush_paces()
 flush()

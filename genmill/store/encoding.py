@@ -114,8 +114,9 @@ def settle_args(settlement: Settlement) -> list[Any]:
     # A traceback holds whatever a job's input held, lone surrogates too.
     exc = b64encode(zlib.compress(settlement.exc.encode("utf-8", "replace"))) if settlement.exc else ""
     error = error_json(settlement.error) if settlement.error else ""
+    is_hopeless = settlement.error is not None and not settlement.error.is_retryable
     head = [settlement.job_id, settlement.fence, settlement.outcome.value]
-    return [*head, payload, error, exc, round(settlement.gpu_ms, 3), settlement.delay_ms]
+    return [*head, payload, error, exc, round(settlement.gpu_ms, 3), settlement.delay_ms, int(is_hopeless)]
 
 
 def read_claim(row: Sequence[bytes | None], suspect_crashes: int) -> Claim:

@@ -28,7 +28,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """One job's end. `delay_ms` only for SCHEDULED; `exc` is the traceback that RQ's tools show."""
+    """One run's end. `delay_ms` only for SCHEDULED; `exc` is the traceback that RQ's tools show.
+
+    A job that has runs left is not over with it: RQ's Repeat after FINISHED, its Retry after FAILED, unless the error
+    is one that another run would meet as well.
+    """
 
     job_id: str
     fence: int

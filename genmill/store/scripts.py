@@ -10,13 +10,15 @@ from redis.commands.core import Script
 
 from genmill import keys
 
-LIBRARY = ("base", "lanes", "leases", "ends", "limits", "usage", "quota", "adopt", "fair")
+LIBRARY = (
+    "base", "lanes", "leases", "dependents", "ends", "foreign", "again", "limits", "usage", "quota", "adopt", "fair",
+)  # fmt: skip
 """What the scripts share, in the order of definition; each is a file of `lua/lib`."""
 
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "submit": ("base", "lanes", "leases", "ends", "limits", "usage", "quota"),
-    "claim": ("base", "lanes", "leases", "ends", "limits", "adopt", "fair"),
-    "settle": ("base", "lanes", "leases", "ends", "usage"),
+    "submit": ("base", "lanes", "leases", "dependents", "ends", "limits", "usage", "quota"),
+    "claim": ("base", "lanes", "leases", "dependents", "ends", "foreign", "limits", "adopt", "fair"),
+    "settle": ("base", "lanes", "leases", "dependents", "ends", "foreign", "again", "usage"),
     **dict.fromkeys(
         ("cancel", "renew", "reap", "refile", "progress", "withdraw", "lead", "publish", "examine", "tidy"), LIBRARY
     ),

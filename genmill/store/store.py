@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from redis import Redis
+from redis.client import Pipeline
 from redis.exceptions import NoScriptError
 
 from genmill import keys
@@ -110,7 +111,7 @@ class Store:
         return _are_ours(verdicts), Claimed(claims, reply[0].decode())
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """Commit ends of jobs in one round trip. False where the lease was lost: that commit is refused."""
+        """Commit ends of runs in one round trip. False where the lease was lost: that commit is refused."""
         if not settlements:
             return []
         return _are_ours(self._send(_settle_calls(settlements)))
@@ -120,9 +121,9 @@ class Store:
         verdict: bytes = self._scripts["cancel"](args=[job_id, error_json(JobCanceled())])
         return verdict.decode()
 
-    def withdraw(self, job_id: str) -> bool:
-        """Take a waiting job out of its lane; the caller (RQ's cancel or delete) writes its end."""
-        return bool(self._scripts["withdraw"](args=[job_id]))
+    def withdraw(self, job_id: str, transaction: Pipeline | None = None) -> None:
+        """Take a waiting job out of its lane; the caller (RQ's cancel or delete) writes its end, in `transaction`."""
+        self._scripts["withdraw"](args=[job_id], client=transaction)
 
     def renew(self, leases: Iterable[tuple[str, int]]) -> Renewal:
         """Extend leases; tells which are lost and which a client wants stopped."""
@@ -135,7 +136,7 @@ class Store:
         )
 
     def reap(self, most: int = 200) -> Reaped:
-        """Requeue or fail what expired leases and times to live left behind."""
+        """Requeue or fail what expired leases and times to live left behind; end what RQ's own cancel left waiting."""
         errors = [error_json(error()) for error in (JobPoisoned, JobExpired, JobCanceled)]
         return Reaped(*self._scripts["reap"](args=[most, self.settings.max_crashes, *errors]))
 

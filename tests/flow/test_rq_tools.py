@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from redis import Redis
-from rq import Queue
+from rq import Callback, Queue, Repeat, Retry
 from rq.command import send_stop_job_command
 from rq.job import Job, JobStatus
-from rq.registry import FailedJobRegistry
+from rq.registry import DeferredJobRegistry, FailedJobRegistry, ScheduledJobRegistry
 from rq.serializers import JSONSerializer
 
 from genmill.jobs import JobState
@@ -117,6 +118,50 @@ def test_jobs_put_by_a_plain_rq_queue_run(fleet: Fleet, store: Store, redis: Red
     reasons = [record.error["message"] for record in store.get_many([bad.id, evil.id]) if record and record.error]
     assert "nope" in reasons[0]
     assert "GENMILL_FUNCTIONS" in reasons[1]
+
+
+def test_retries_callbacks_dependents_and_repeats_work_as_in_rq(fleet: Fleet, redis: Redis, tmp_path: Path) -> None:
+    names = [f"tests.flow.functions.{name}" for name in ("flaky", "tell_success", "tell_failure")]
+    flaky, on_success, on_failure = names
+    fleet.scheduler()
+    fleet.worker(GENMILL_FUNCTIONS=json.dumps([*names, "worker.tasks.ping"]))
+    queue = Queue("p1", connection=redis, serializer=JSONSerializer)
+    parent = queue.enqueue(
+        flaky,
+        str(tmp_path / "runs"),
+        2,
+        retry=Retry(max=2, interval=[0, 1]),
+        on_success=Callback(on_success),
+        on_failure=Callback(on_failure),
+    )
+    child = queue.enqueue("worker.tasks.ping", "after", depends_on=parent)
+    repeated = queue.enqueue("worker.tasks.ping", "again", repeat=Repeat(times=2, interval=[0, 1]))
+    eventually(lambda: child.get_status(refresh=True) == JobStatus.FINISHED, within_s=60)
+    assert (parent.return_value(), child.return_value()) == (3, "after")
+    assert [line.decode().removeprefix(parent.id) for line in redis.lrange("told", 0, -1)] == [
+        " raised run 1",
+        " raised run 2",
+        " returned 3",
+    ]
+    eventually(lambda: len(repeated.results()) == 3, within_s=60)
+    assert repeated.get_status(refresh=True) == JobStatus.FINISHED
+    for kind in (DeferredJobRegistry, FailedJobRegistry, ScheduledJobRegistry):
+        assert kind("p1", connection=redis, serializer=JSONSerializer).count == 0
+
+
+def test_rqs_own_cancel_of_a_waiting_job_reaches_its_webhook(
+    fleet: Fleet, store: Store, submit: Submit, redis: Redis
+) -> None:
+    with receiving() as receiver:
+        canceled, deleted = submit(webhook=receiver.url), submit(webhook=receiver.url)
+        Job.fetch(canceled, connection=redis, serializer=JSONSerializer).cancel()
+        Job.fetch(deleted, connection=redis, serializer=JSONSerializer).delete()
+        fleet.scheduler()
+        fleet.worker(queues="callbacks")
+        eventually(lambda: receiver.deliveries, within_s=30)
+        assert fleet.worker("--burst", queues="p1 callbacks", name="w2").wait(60) == 0
+        told = [json.loads(delivery.body) for delivery in receiver.deliveries]
+        assert [(one["type"], one["data"]["id"]) for one in told] == [("job.canceled", canceled)]
 
 
 def test_the_queue_counts_lists_and_empties_lanes(

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from redis import Redis
+from rq import Queue
+from rq.serializers import JSONSerializer
 
 from genmill import doctor, keys
 from genmill.cli import cli
@@ -106,6 +108,14 @@ def faults(store: Store, *, mend: bool = False) -> list[str]:
     """But for the settings, which this test's server has on purpose."""
     found = doctor.examine(store, REGISTRY, mend=mend)
     return [finding.fault for finding in found if not finding.what.startswith("setting")]
+
+
+def test_jobs_that_wait_for_others_are_no_fault(store: Store, redis: Redis) -> None:
+    Scheduler(store, "s").tick()
+    queue = Queue("p1", connection=redis, serializer=JSONSerializer)
+    queue.enqueue("worker.tasks.ping", depends_on=queue.enqueue("worker.tasks.ping"))
+
+    assert faults(store) == []
 
 
 def test_unsafe_settings_and_a_missing_scheduler_are_told(store: Store, redis: Redis) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from PIL import Image
 
-from genmill.errors import GenerationFailed, OutputInvalid
+from genmill.errors import InvalidJob, OutputInvalid
 from genmill.inputs import ImageInput, SchedulerName
 from genmill.registry import ModelSpec
 from worker.engines.base import EngineJob, Event, Finished, Left, Progress, Receipt
@@ -208,7 +208,7 @@ class DiffusionEngine:
 
     def _board(self, job: EngineJob) -> _Berth:
         if not isinstance(job.input, ImageInput):
-            raise GenerationFailed(f"model {self._spec.name} makes images, the job asks for text")
+            raise InvalidJob(f"model {self._spec.name} makes images, the job asks for text")
         calls = [self._prepare(job.input, index, job.init_image) for index in range(job.input.num_images)]
         berth = _Berth(job, job.input)
         for pipe, arguments in calls:
@@ -222,7 +222,7 @@ class DiffusionEngine:
         """A pipeline copy for one image: shared weights behind stand-ins, its own scheduler and generator."""
         prototype = self._prototypes.get(init is not None)
         if prototype is None:
-            raise GenerationFailed(f"model {self._spec.name} cannot start from an image")
+            raise InvalidJob(f"model {self._spec.name} cannot start from an image")
         pipe = copy.copy(prototype)
         # not by setattr, which would write the stand-ins' names into the pipeline's config
         pipe.__dict__.update(self._stand_ins)

@@ -8,7 +8,7 @@ from typing import Any
 
 import diffusers
 
-from genmill.errors import GenerationFailed
+from genmill.errors import InvalidJob
 from genmill.inputs import SchedulerName
 
 _NOISE: Mapping[SchedulerName, str] = {
@@ -31,7 +31,7 @@ _FLOW: Mapping[SchedulerName, str] = {
 def make_scheduler(own: Any, name: SchedulerName, *, from_image: bool = False) -> Any:
     """A new scheduler of this name with the noise schedule of `own`.
 
-    Raises GenerationFailed where the model's kind of schedule (noise or flow) has none of this name, or none that can
+    Raises InvalidJob where the model's kind of schedule (noise or flow) has none of this name, or none that can
     start from an image."""
     if name is SchedulerName.DEFAULT:
         return type(own).from_config(own.config)
@@ -39,10 +39,10 @@ def make_scheduler(own: Any, name: SchedulerName, *, from_image: bool = False) -
     class_name = (_FLOW if is_flow else _NOISE).get(name)
     if class_name is None:
         known = ", ".join(_FLOW)
-        raise GenerationFailed(f"scheduler {name} cannot drive a flow-matching model; it takes {known}")
+        raise InvalidJob(f"scheduler {name} cannot drive a flow-matching model; it takes {known}")
     cls = getattr(diffusers, class_name)
     if from_image and hasattr(own, "scale_noise") and not hasattr(cls, "scale_noise"):
-        raise GenerationFailed(f"scheduler {name} cannot start from an image with a flow-matching model")
+        raise InvalidJob(f"scheduler {name} cannot start from an image with a flow-matching model")
     if is_flow and not class_name.startswith("FlowMatch"):
         shift = own.config.get("shift", 1.0)
         return cls.from_config(own.config, use_flow_sigmas=True, prediction_type="flow_prediction", flow_shift=shift)

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 import transformers
 
-from genmill.errors import GenerationFailed
+from genmill.errors import InvalidJob
 from genmill.inputs import TextInput
 from genmill.registry import ModelSpec
 from worker.engines.base import EngineJob, Event, Finished, Left, Progress, TextOutput
@@ -129,12 +129,12 @@ class TextEngine:
 
     def _seat(self, job: EngineJob) -> _Seat:
         if not isinstance(job.input, TextInput):
-            raise GenerationFailed(f"model {self._spec.name} writes text, the job asks for images")
+            raise InvalidJob(f"model {self._spec.name} writes text, the job asks for images")
         prompt = self._encode(job.input)
         room = self._context - len(prompt)
         if room < 1:
             detail = f"the prompt has {len(prompt)} tokens, the model reads {self._context} with its answer"
-            raise GenerationFailed(detail)
+            raise InvalidJob(detail)
         dice = Dice(job.input, len(prompt))
         return _Seat(job, job.input, prompt, min(job.input.max_tokens, room), dice)
 
@@ -142,12 +142,12 @@ class TextEngine:
         if job.messages is None:
             tokens = self._tokenizer(job.prompt)["input_ids"]
         elif self._tokenizer.chat_template is None:
-            raise GenerationFailed(f"model {self._spec.name} has no chat template: give it a prompt")
+            raise InvalidJob(f"model {self._spec.name} has no chat template: give it a prompt")
         else:
             messages = [message.model_dump() for message in job.messages]
             tokens = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         if not tokens:
-            raise GenerationFailed("the prompt has no tokens")
+            raise InvalidJob("the prompt has no tokens")
         return list(tokens)
 
     def _enter(self, seat: _Seat) -> None:

@@ -26,7 +26,7 @@ end
 -- h.exists is false for a hash that is gone.
 local FIELDS = {'status', 'fence', 'origin', 'tenant', 'model', 'batch_key', 'vd', 'cost', 'worker_name', 'hook',
   'crashes', 'result_ttl', 'failure_ttl', 'cancel', 'start_ms', 'expires_ms', 'lane', 'settled', 'gpu_ms', 'ended_ms',
-  'postponed', 'progress'}
+  'postponed', 'progress', 'dependency_id', 'retries_left', 'repeats_left'}
 local function load(id, fields)
   fields = fields or FIELDS
   local values = redis.call('HMGET', K.job .. id, unpack(fields))

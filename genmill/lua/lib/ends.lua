@@ -46,35 +46,47 @@ local function flush_counters()
   counters = {}
 end
 
+local CANCELED = '{"code": "canceled", "message": "The job was canceled."}'
+-- Seconds that an ended job is kept; -1 is RQ's "for ever".
+local function ttl_of(text) return tonumber(text or '') or 604800 end
+local function expiry(ttl) return ttl < 0 and '+inf' or now_s + ttl end
+local function keep(key, ttl)
+  if ttl < 0 then redis.call('PERSIST', key) else redis.call('EXPIRE', key, ttl) end
+end
+local function keep_job(h, ttl)
+  keep(K.job .. h.id, ttl)
+  keep(K.results .. h.id, ttl)
+  if h.dependency_id then keep(dependencies_of(h.id), ttl) end
+end
+
+-- What others see of a run that is over: RQ's result, registry and counters, and the webhook.
 -- o: status (RQ's), event, ttl, type (RQ's result type), payload, error, exc (both may be '')
-local function finish(h, o)
-  local key, stream = K.job .. h.id, K.results .. h.id
-  redis.call('HSET', key, 'status', o.status, 'ended_at', iso(), 'ended_ms', int(now_ms), 'error', o.error,
-    'settled', o.settled or '', 'gpu_ms', h.gpu_ms or 0)
-  if h.cancel or h.progress then redis.call('HDEL', key, 'cancel', 'progress') end
+local function report(h, o)
+  o.ttl = ttl_of(o.ttl)
   local entry = {'type', o.type, 'worker_name', h.worker_name or '', 'execution_id', 'f' .. int(h.fence),
     'execution_started_at', tostring(tonumber(h.start_ms or now_ms) / 1000), 'execution_ended_at', int(now_s)}
   if o.payload ~= '' then entry[#entry + 1] = 'return_value'; entry[#entry + 1] = o.payload end
   if o.exc ~= '' then entry[#entry + 1] = 'exc_string'; entry[#entry + 1] = o.exc end
   write_result(h.id, entry)
   local registry = ({finished = K.finished, failed = K.failed, canceled = K.canceled, stopped = K.failed})[o.status]
-  local ttl = tonumber(o.ttl or 604800)
-  later('ZADD', registry .. h.origin, ttl < 0 and '+inf' or now_s + ttl, h.id)
-  for _, each in ipairs({key, stream}) do
-    if ttl < 0 then redis.call('PERSIST', each) else redis.call('EXPIRE', each, ttl) end  -- -1: RQ's "for ever"
-  end
+  later('ZADD', registry .. h.origin, expiry(o.ttl), h.id)
   count_at_worker(h, o.status == 'finished')
   emit_callback(h, o.event)
 end
 
--- RQ itself ended a running job (its cancel or delete): free its slots; a canceled one still tells its webhook.
-local function end_foreign(h)
-  local had_lease = release(h.id) ~= nil
-  if had_lease and h.status == 'canceled' then emit_callback(h, 'canceled') end
+local function finish(h, o)
+  local key = K.job .. h.id
+  redis.call('HSET', key, 'status', o.status, 'ended_at', iso(), 'ended_ms', int(now_ms), 'error', o.error,
+    'settled', o.settled or '', 'gpu_ms', h.gpu_ms or 0)
+  if h.cancel or h.progress then redis.call('HDEL', key, 'cancel', 'progress') end
+  report(h, o)
+  keep_job(h, o.ttl)
+  note_end(h.id, o.status, o.ttl)
 end
 
--- Send all that waits. Slots first, then lanes, then the indexes over them.
+-- Send all that waits. Jobs that wait for ended ones, slots, then lanes, then the indexes over them.
 local function flush()
+  flush_ended()
   flush_holders()
   send_waiting()
   for tenant in pairs(freed) do unpark(tenant) end

@@ -1,0 +1,54 @@
+-- RQ's depends_on: jobs that wait for others, in the deferred registry. They become queued in the script that ends the
+-- last of those, whichever way it ends. RQ's rules hold: a finished dependency is met, and one that is gone; a failed
+-- one for a job that allows failures; a canceled or stopped one never.
+
+local function dependents_of(id) return K.job .. id .. K.dependents end
+local function dependencies_of(id) return K.job .. ':' .. id .. K.dependencies end
+
+-- Onto RQ's plain list; the next claim puts it into its lane.
+local function push(id, class, is_front)
+  later(is_front and 'LPUSH' or 'RPUSH', K.queue .. class, id)
+  woken[class] = true
+end
+
+local function is_met(status, takes_failed) return status == 'finished' or (status == 'failed' and takes_failed) end
+
+-- `parent` has ended with `ended_as`, whatever its hash says by now: a repeated job is queued again.
+local function waits_for_nothing(id, takes_failed, parent, ended_as)
+  if not is_met(ended_as, takes_failed) then return false end
+  for _, other in ipairs(redis.call('SMEMBERS', dependencies_of(id))) do
+    local status = other ~= parent and redis.call('HGET', K.job .. other, 'status')
+    if status and not is_met(status, takes_failed) then return false end
+  end
+  return true
+end
+
+local DEPENDENT = {'status', 'fence', 'origin', 'allow_dependency_failures', 'enqueue_at_front'}
+local function release_dependents(parent, ended_as, kept_s)
+  for _, id in ipairs(redis.call('SMEMBERS', dependents_of(parent))) do
+    local d = load(id, DEPENDENT)
+    if d.status == 'deferred' and d.origin
+        and waits_for_nothing(id, d.allow_dependency_failures == '1', parent, ended_as) then
+      redis.call('HSET', K.job .. id, 'status', 'queued', 'enqueued_at', iso())
+      redis.call('ZREM', K.deferred .. d.origin, id)
+      redis.call('SREM', dependents_of(parent), id)
+      push(id, d.origin, d.enqueue_at_front == '1')
+    end
+  end
+  if kept_s >= 0 then redis.call('EXPIRE', dependents_of(parent), kept_s) end
+end
+
+-- Whether any job that ended has dependents is asked once for all of them, by flush. `kept_s` as RQ's ttls: -1 for ever.
+local ended, sets = {}, {}
+local function note_end(id, status, kept_s)
+  local at = #sets + 1
+  ended[at], sets[at] = {id, status, kept_s}, dependents_of(id)
+end
+
+local function flush_ended()
+  if not sets[1] then return end
+  if redis.call('EXISTS', unpack(sets)) > 0 then
+    for _, one in ipairs(ended) do release_dependents(unpack(one)) end
+  end
+  ended, sets = {}, {}
+end
