@@ -19,6 +19,9 @@ class NoopEngine:
     def free_slots(self) -> int:
         return self._spec.max_batch - len(self._on_board)
 
+    def urgent_slots(self) -> int:
+        return 0
+
     def admit(self, jobs: Sequence[EngineJob]) -> None:
         self._on_board.update((job.job_id, job) for job in jobs)
 

@@ -64,8 +64,8 @@ class Floor:
             wants.append(Want(keys.CALLBACKS, self._deliveries.free_slots(), is_resident=True))
         if set(classes) - {keys.CALLBACKS}:
             wants += self.residents.wants()
-        bounded = (want._replace(slots=want.slots if most is None else min(want.slots, most)) for want in wants)
-        return [want for want in bounded if want.slots > 0]
+        bounded = (_at_most(want, most) for want in wants)
+        return [want for want in bounded if want.slots > 0 or want.urgent > 0]
 
     def admit(self, claims: Sequence[Claim]) -> None:
         """Put a batch (one batch key) on its station; jobs whose model does not load are put off, with the reason."""
@@ -257,6 +257,14 @@ class Floor:
         self._unsettled.append(
             Settlement(claim.job_id, claim.fence, outcome, result, error, exc, gpu_ms=gpu_ms, delay_ms=delay_ms)
         )
+
+
+def _at_most(want: Want, most: int | None) -> Want:
+    slots = max(0, want.slots)
+    if most is not None:
+        slots, urgent = min(slots, most), min(want.urgent, max(0, most - slots))
+        return want._replace(slots=slots, urgent=urgent)
+    return want._replace(slots=slots)
 
 
 def _unavailable(claim: Claim, error: Exception) -> StationEvent:

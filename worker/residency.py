@@ -45,7 +45,10 @@ class Residents:
 
     def wants(self) -> list[Want]:
         """What may join, for every model; for those that are not resident only while one could be loaded."""
-        wants = [Want(key, station.free_slots(), True, station.is_idle()) for key, station in self._stations.items()]
+        wants = [
+            Want(key, station.free_slots(), True, station.is_idle(), station.urgent_slots())
+            for key, station in self._stations.items()
+        ]
         if self._has_room():
             others = [spec for spec in self._registry.models if self._may_load(spec.batch_key)]
             wants += [Want(spec.batch_key, spec.max_batch) for spec in others]

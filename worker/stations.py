@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Protocol
 
 from genmill.errors import GenmillError, InputUnavailable, InvalidJob, StorageUnavailable
@@ -55,7 +56,14 @@ class ModelStation:
         self._refused: list[StationEvent] = []
 
     def free_slots(self) -> int:
-        return self._engine.free_slots() - sum(claim.rows for claim, _ in self._loading.values())
+        return self._engine.free_slots() - self._loading_rows()
+
+    def urgent_slots(self) -> int:
+        """Besides the free ones, for jobs of p0 only; less what is on its way and will find none free."""
+        return self._engine.urgent_slots() + min(0, self.free_slots())
+
+    def _loading_rows(self) -> int:
+        return sum(claim.rows for claim, _ in self._loading.values())
 
     def admit(self, claims: Sequence[Claim]) -> None:
         ready = []
@@ -110,11 +118,12 @@ class ModelStation:
 
     def _parse(self, claim: Claim) -> EngineJob:
         request = claim.call[1][0]
-        return EngineJob(claim.job_id, self._spec.input_class.model_validate(request["input"]))
+        job_input = self._spec.input_class.model_validate(request["input"])
+        return EngineJob(claim.job_id, job_input, job_class=claim.origin, vd_ms=claim.vd_ms)
 
     def _with_image(self, job: EngineJob, key: str) -> EngineJob:
         image = stored_image(self._storage.get(key).body)
-        return EngineJob(job.job_id, job.input, image)
+        return replace(job, init_image=image)
 
     def _join_loaded(self) -> list[StationEvent]:
         events: list[StationEvent] = []

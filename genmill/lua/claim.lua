@@ -1,5 +1,6 @@
 -- Claims one compatible batch: queued -> running, with fence, lease in every scope, RQ execution and registry.
--- ARGV: token, worker name, classes (JSON list), wants (JSON list of {batch key, slots, 1 if resident, 1 if idle}),
+-- ARGV: token, worker name, classes (JSON list), wants (JSON list of {batch key, slots, 1 if resident, 1 if idle,
+--       slots besides that only jobs of p0 may take}),
 --       lease ms, static limits (JSON object scope -> most live leases), class delays (JSON, ms),
 --       1 if the worker has nothing on board, crashes after which a job runs alone
 -- Returns {why, {id, fence, data, origin, tenant, batch_key, vd, postponed, rows, cost, parent, crashes, timeout},
@@ -42,11 +43,11 @@ local function read_heads()
 end
 
 -- The most urgent class of a batch key that has a claimable job: class, head's virtual deadline.
-local function head_of(bk)
+local function head_of(bk, is_urgent)
   local class, vd
   for _, head in ipairs(heads[bk]) do
     local c = head.class
-    if (not vd or head.vd < vd) and redis.call('ZCARD', K.act .. c .. ':' .. bk) > 0 then
+    if (c == 'p0' or not is_urgent) and (not vd or head.vd < vd) and redis.call('ZCARD', K.act .. c .. ':' .. bk) > 0 then
       if room('class:' .. c) <= 0 then blocked('class:' .. c)
       elseif unreserved_room(c) <= 0 then blocked('all')
       else class, vd = c, head.vd end
@@ -61,12 +62,12 @@ local closed = {}  -- batch keys of which nothing could be taken
 local function choose()
   local resident, other
   for _, want in ipairs(wants) do
-    local bk, slots = want[1], want[2]
+    local bk, slots, urgent = want[1], want[2], want[5]
     local class, vd
-    if not closed[bk] then class, vd = head_of(bk) end
+    if not closed[bk] and math.max(slots, urgent) > 0 then class, vd = head_of(bk, slots <= 0) end
     local model = string.match(bk, '^[^@]+')
-    if class and slots > 0 and not (room('model:' .. model, 'model:*') <= 0 and blocked('model:' .. model)) then
-      local option = {bk = bk, slots = slots, vd = vd, model = model, is_idle = want[4] == 1}
+    if class and not (room('model:' .. model, 'model:*') <= 0 and blocked('model:' .. model)) then
+      local option = {bk = bk, slots = slots, urgent = urgent, vd = vd, model = model, is_idle = want[4] == 1}
       if want[3] == 1 then if not resident or vd < resident.vd then resident = option end
       elseif not other or vd < other.vd then other = option end
     end
@@ -105,21 +106,33 @@ local function take(class, lane, pick, rows_free, is_first, out)
   lease(h, weight)
   set_virtual_time(h.tenant, vt + tonumber(h.cost or 1) / weight)
   out[#out + 1], out.clock = h, vt
+  out.is_closed = is_suspect
   return is_suspect and rows_free or rows
 end
 
--- Take from one batch key what fits, and what its limits allow.
-local function fill(pick, out)
-  local rows_free, skipped = pick.slots, 0
-  open_classes(heads[pick.bk], pick.bk, pick.slots)
+-- Take from one batch key, of these classes, what fits and what its limits allow. Returns the rows left over.
+local function fill(pick, open_heads, slots, out)
+  local rows_free, skipped = slots, 0
+  open_classes(open_heads, pick.bk, slots)
   while rows_free > 0 and skipped < MOST_SKIPPED and room('model:' .. pick.model, 'model:*') > 0 do
-    local class, lane = next_job(pick.bk, pick.slots, blocked)
+    local class, lane = next_job(pick.bk, slots, blocked)
     local rows = class and take(class, lane, pick, rows_free, #out == 0, out)
     if not rows then break end
     rows_free = rows_free - rows
     if rows == 0 then skipped = skipped + 1 end
   end
   if skipped == MOST_SKIPPED then why = 'paused' end
+  return rows_free
+end
+
+-- Urgent jobs that found no slot take those of others, who rest meanwhile.
+local function fill_urgent(pick, out)
+  for _, head in ipairs(heads[pick.bk]) do
+    if head.class == 'p0' then
+      flush()  -- what was taken has left its lane
+      fill(pick, {head}, pick.urgent, out)
+    end
+  end
 end
 
 local known = redis.call('GET', K.token .. token)
@@ -136,7 +149,7 @@ read_heads()
 local out = {}
 local pick = choose()
 while pick do
-  fill(pick, out)
+  if fill(pick, heads[pick.bk], pick.slots, out) <= 0 and pick.urgent > 0 and not out.is_closed then fill_urgent(pick, out) end
   if #out > 0 or string.sub(why, 1, 5) ~= 'limit' then break end
   closed[pick.bk] = true
   pick = choose()

@@ -96,12 +96,14 @@ class Limit(NamedTuple):
 
 
 class Want(NamedTuple):
-    """What a worker asks for: rows of one batch key. `is_idle`: nothing of this key is on board."""
+    """What a worker asks for: rows of one batch key. `is_idle`: nothing of this key is on board. `urgent`: rows that
+    jobs of p0 may take besides, because others would rest for them."""
 
     batch_key: str
     slots: int
     is_resident: bool = False
     is_idle: bool = True
+    urgent: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ class FakeEngine:
     def free_slots(self) -> int:
         return self._slots - len(self.on_board)
 
+    def urgent_slots(self) -> int:
+        return 0
+
     def admit(self, jobs: Sequence[EngineJob]) -> None:
         for job in jobs:
             self.jobs[job.job_id], self.on_board[job.job_id] = job, 0

@@ -433,3 +433,41 @@ def test_an_id_that_was_deleted_while_it_ran_gets_a_fence_of_its_own(
     assert store.settle([Settlement("fixed", old.fence, Outcome.FINISHED, {})]) == [False]
     assert store.settle([Settlement("fixed", new.fence, Outcome.FINISHED, {})]) == [True]
     assert list(redis.scan_iter("gm:run:*")) == []
+
+
+def test_urgent_jobs_find_slots_where_none_is_free(store: Store, submit: Submit, shapes: ModelSpec) -> None:
+    first, second, third, large = (
+        submit("a", "p0"),
+        submit("b", "p0"),
+        submit("a", "p0"),
+        submit("b", "p0", num_images=4),
+    )
+    submit("a", "p3"), submit("c", "p1")
+    want = Want(shapes.batch_key, 0, is_resident=True, is_idle=False, urgent=2)
+    assert sorted(claim.job_id for claim in store.claim("w", CLASSES, [want]).claims) == sorted([first, second])
+    want = Want(shapes.batch_key, 0, is_resident=True, is_idle=False, urgent=8)
+    assert sorted(claim.job_id for claim in store.claim("w", CLASSES, [want]).claims) == sorted([third, large])
+    assert store.claim("w", CLASSES, [want]).claims == ()
+
+
+def test_free_slots_come_before_those_of_others(store: Store, submit: Submit, shapes: ModelSpec) -> None:
+    urgent = [submit("a", "p0") for _ in range(4)]
+    others = [submit("b", "p1") for _ in range(4)]
+    want = Want(shapes.batch_key, 2, is_resident=True, is_idle=False, urgent=1)
+    taken = [claim.job_id for claim in store.claim("w", CLASSES, [want]).claims]
+    assert len(taken) == len(set(taken)) == 3
+    assert set(taken) <= set(urgent)
+    (last,), later = set(urgent) - set(taken), [claim.job_id for claim in store.claim("w", CLASSES, [want]).claims]
+    assert later[0] == last
+    assert later[1:] == others[:1]
+
+
+def test_a_suspect_runs_alone_also_where_others_would_rest(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    suspect, other = submit("a", "p0"), submit("a", "p0")
+    redis.hset(keys.job(suspect), "crashes", 2)
+    taken = store.claim("w", CLASSES, [Want(shapes.batch_key, 1, is_resident=True, urgent=4)]).claims
+    assert [claim.job_id for claim in taken] == [suspect]
+    busy = Want(shapes.batch_key, 0, is_resident=True, is_idle=False, urgent=4)
+    assert [claim.job_id for claim in store.claim("w2", CLASSES, [busy]).claims] == [other]
