@@ -72,15 +72,15 @@ class Process:
 class Valkey:
     """A server with an append-only file in `folder`, on one port through restarts."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
+    def __init__(self, folder: Path, appendfsync: str = "always") -> None:
+        self.folder, self.port, self._appendfsync = folder, free_port(), appendfsync
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: Process | None = None
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         options = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder, "appendonly": "yes", "save": "",
-                   "appendfsync": "always", "loglevel": "warning"}  # fmt: skip
+                   "appendfsync": self._appendfsync, "loglevel": "warning"}  # fmt: skip
         args = [str(get_binary_path()), *[part for k, v in options.items() for part in (f"--{k}", str(v))]]
         self._process = Process(args, dict(os.environ), self.folder / "valkey.log")
         eventually(self._answers, within_s=10)
@@ -92,6 +92,11 @@ class Valkey:
     def stop(self) -> None:
         if self._process is not None:
             self._process.stop()
+
+    @property
+    def append_only_file(self) -> Path:
+        """The part that grows."""
+        return max((self.folder / "appendonlydir").glob("*.incr.aof"), key=lambda path: path.stat().st_mtime_ns)
 
     def _answers(self) -> bool:
         try:

@@ -20,6 +20,7 @@ from genmill.jobs import Claim
 from genmill.links import Links
 from genmill.settings import Settings
 from genmill.store import Store
+from genmill.store.messages import Attempt
 from genmill.views import job_view
 from worker.engines.base import Failed, Left, Postponed, Returned, StationEvent
 
@@ -106,23 +107,19 @@ class DeliveryStation:
 
     def _deliver(self, claim: Claim) -> StationEvent:
         """One attempt. Raises RedisError; whatever else goes wrong is an attempt that failed."""
-        redis: Any = self._store.redis
-        url, owner = redis.hmget(keys.job(claim.job_id), "url", "owner")
-        if url is None:
-            return Failed(claim.job_id, DeliveryFailed("the delivery was deleted"))
-        attempt = int(redis.hincrby(keys.job(claim.job_id), "attempts", 1))
+        attempt = self._store.attempt(claim, self._body(claim))
+        if attempt is None:
+            return Failed(claim.job_id, DeliveryFailed("the delivery was deleted, or its lease lost"))
         try:
-            status, retry_after_s, detail = self._send(claim, url.decode(), (owner or b"default").decode())
-        except RedisError:
-            raise
+            status, retry_after_s, detail = self._send(claim, attempt)
         except Exception as err:  # the edge of a delivery's thread: a fault of ours must not skip the schedule
             log.exception("delivery %s", claim.job_id)
             status, retry_after_s, detail = 0, None, f"{type(err).__name__}: {err}"
-        self._log(redis, claim, attempt, status, detail)
+        self._log(claim, attempt.number, status, detail)
         if 200 <= status < 300:
-            return Returned(claim.job_id, {"status": status, "attempt": attempt})
-        error = DeliveryFailed(f"{url.decode().split('?')[0]}: {detail}")
-        delay_s = None if status == GONE else self._next_delay(attempt, retry_after_s)
+            return Returned(claim.job_id, {"status": status, "attempt": attempt.number})
+        error = DeliveryFailed(f"{attempt.url.split('?')[0]}: {detail}")
+        delay_s = None if status == GONE else self._next_delay(attempt.number, retry_after_s)
         if delay_s is None:
             return Failed(claim.job_id, error)
         return Postponed(claim.job_id, delay_s, error)
@@ -131,30 +128,31 @@ class DeliveryStation:
         return next_delay_s(self._settings.callback_delays_s, attempt, retry_after_s, random.random)
 
     def _body(self, claim: Claim) -> bytes:
-        """The body of the first attempt, kept, so that every attempt sends the same bytes."""
-        redis: Any = self._store.redis
-        kept: bytes | None = redis.hget(keys.job(claim.job_id), "body")
-        if kept is not None:
-            return kept
-        job_id, event = claim.call[1]
-        record = self._store.get(job_id)
-        view: dict[str, Any] = {"id": job_id} if record is None else job_view(record, self._links)
-        body = message_body(event, view, datetime.now(UTC))
-        redis.hsetnx(keys.job(claim.job_id), "body", body)
-        first: bytes = redis.hget(keys.job(claim.job_id), "body")
-        return first
-
-    def _send(self, claim: Claim, url: str, tenant: str) -> tuple[int, float | None, str]:
-        """(HTTP status or 0, Retry-After, one line about it)."""
-        body = self._body(claim)
-        headers = signed_headers(claim.job_id, body, self._links.webhook_secret(tenant), datetime.now(UTC))
+        """What a first attempt sends. Raises RedisError; empty after a fault of ours, for the attempt to tell of."""
         try:
-            reply = net.post(url, body, headers, self._settings)
+            job_id, event = claim.call[1]
+            record = self._store.get(job_id)
+            view: dict[str, Any] = {"id": job_id} if record is None else job_view(record, self._links)
+            return message_body(event, view, datetime.now(UTC))
+        except RedisError:
+            raise
+        except Exception:  # the edge of a delivery's thread: a fault of ours must not skip the schedule
+            log.exception("message of delivery %s", claim.job_id)
+            return b""
+
+    def _send(self, claim: Claim, attempt: Attempt) -> tuple[int, float | None, str]:
+        """(HTTP status or 0, Retry-After, one line about it)."""
+        if not attempt.body:
+            return 0, None, "the message could not be written"
+        secret = self._links.webhook_secret(attempt.tenant)
+        headers = signed_headers(claim.job_id, attempt.body, secret, datetime.now(UTC))
+        try:
+            reply = net.post(attempt.url, attempt.body, headers, self._settings)
         except GenmillError as err:
             return 0, None, err.detail
         return reply.status, reply.retry_after_s, f"answered {reply.status}"
 
-    def _log(self, redis: Any, claim: Claim, attempt: int, status: int, detail: str) -> None:
+    def _log(self, claim: Claim, attempt: int, status: int, detail: str) -> None:
         key = keys.deliveries(claim.parent or claim.job_id)
         entry = {
             "id": claim.job_id,
@@ -163,7 +161,7 @@ class DeliveryStation:
             "detail": detail,
             "at": time.time(),
         }
-        with redis.pipeline(transaction=False) as pipe:
+        with self._store.redis.pipeline(transaction=False) as pipe:
             pipe.rpush(key, json.dumps(entry))
             pipe.ltrim(key, -50, -1)
             pipe.expire(key, self._settings.result_ttl_s)

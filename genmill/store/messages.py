@@ -85,6 +85,15 @@ class Waiting(NamedTuple):
     running: int | None = None
 
 
+class Attempt(NamedTuple):
+    """One attempt at a delivery: which one it is, counted from 1, and what to send where, in whose name."""
+
+    number: int
+    url: str
+    tenant: str
+    body: bytes
+
+
 class Limit(NamedTuple):
     """A limit in force: who gave it ("operator" or "settings"), and how many live leases count against
     it; None where that is no one number (a default such as `tenant:*`, a weight, a reserve)."""

@@ -20,7 +20,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "claim": ("base", "lanes", "leases", "dependents", "ends", "foreign", "limits", "adopt", "fair"),
     "settle": ("base", "lanes", "leases", "dependents", "ends", "foreign", "again", "usage"),
     **dict.fromkeys(
-        ("cancel", "renew", "reap", "refile", "progress", "withdraw", "lead", "publish", "examine", "tidy"), LIBRARY
+        ("cancel", "renew", "reap", "refile", "progress", "attempt", "withdraw", "lead", "publish", "examine", "tidy"),
+        LIBRARY,
     ),
 }
 """The scripts, each with what it uses: Redis runs these definitions anew at each call, a tenth of a microsecond each

@@ -17,7 +17,7 @@ from genmill.jobs import Claim, JobRecord, JobRequest, error_json
 from genmill.settings import Durability, Settings
 from genmill.store import encoding, scripts
 from genmill.store.limits import LimitBook
-from genmill.store.messages import Claimed, Reaped, Renewal, Settlement, Submitted, Want
+from genmill.store.messages import Attempt, Claimed, Reaped, Renewal, Settlement, Submitted, Want
 
 AOF_WAIT_MS = 1000
 """How long a submit waits for the append-only file; shorter than the API waits for Redis, so that it hears of it."""
@@ -157,6 +157,17 @@ class Store:
             args += [job_id, fence, json.dumps({"step": step, "steps": total})]
         return int(self._scripts["progress"](args=args)) if args else 0
 
+    def attempt(self, delivery: Claim, body: bytes) -> Attempt | None:
+        """Count an attempt; `body` is kept if it is the first one. None when the lease was lost: send nothing.
+
+        An empty `body` is not kept: the attempt then has that of an earlier one, or none.
+        """
+        reply = self._scripts["attempt"](args=[delivery.job_id, delivery.fence, body])
+        if not reply:
+            return None
+        number, url, tenant, kept = reply
+        return Attempt(int(number), url.decode(), tenant.decode(), kept)
+
     def lead(self, name: str, ttl_s: float) -> int | None:
         """Take or keep the scheduler's leadership. Returns the epoch, or None while another leads."""
         epoch = int(self._scripts["lead"](args=[name, int(ttl_s * 1000)]))
@@ -167,7 +178,7 @@ class Store:
         self._scripts["lead"](args=[name, 0])
 
     def publish_limits(self, epoch: int, limits: Mapping[str, float], ttl_s: float) -> bool:
-        """Make limits known to all claims for `ttl_s`; False when a later epoch has published already."""
+        """Make limits known to all claims for `ttl_s`; False when a later epoch leads or has published already."""
         return bool(
             self._scripts["publish"](args=[epoch, int(ttl_s * 1000), *encoding.flat(dict(sorted(limits.items())))])
         )

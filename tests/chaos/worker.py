@@ -1,51 +1,91 @@
 """A worker whose models are quick fakes that misbehave when a job asks for it.
 
-`rq worker -w tests.chaos.worker.ChaosWorker`. A prompt of `die` kills the process, `fail` raises; all else ends well
-after two steps.
+`rq worker -w tests.chaos.worker.ChaosWorker`. A prompt of `die` kills the process, one that begins with `fail` raises;
+all else ends well after two steps. What else shall go wrong stands in the environment, see `Orders`.
 """
 
 from __future__ import annotations
 
 import os
+import random
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from PIL import Image
 
 from genmill.errors import GenerationFailed
 from genmill.inputs import ImageInput
+from genmill.keys import CALLBACKS
 from genmill.registry import ModelSpec
+from genmill.store import Settlement, Store
+from genmill.store.messages import Claimed
+from worker import floor
 from worker.batch_worker import BatchWorker
 from worker.engines.base import Engine, EngineJob, Event, Failed, Finished, Left, Progress, Receipt
 
 STEPS = 2
-STEP_S = 0.01
+POINTS = ("claim", "settle")
+"""Where a worker can be told to die: between claim and start, between upload and settle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the environment asks for. `clock_s`: by how much the wall clock is off; `step_s` of a step; `uploads` that
+    may wait for the storage; `rows` that fit in memory, which makes the engine the real one; `death`:
+    "point:chance:seed".
+    """
+
+    clock_s: float
+    step_s: float
+    uploads: int
+    rows: int
+    death: str
+
+    @classmethod
+    def read(cls) -> Orders:
+        def order(name: str, default: object) -> str:
+            return os.environ.get(f"CHAOS_{name}", str(default))
+
+        return cls(
+            float(order("CLOCK_S", 0)), float(order("STEP_S", 0.01)),
+            int(order("UPLOADS", floor.MAX_PENDING_UPLOADS)), int(order("ROWS", 0)), order("DEATH", ""),
+        )  # fmt: skip
+
+
+ORDERS = Orders.read()
 
 
 class ChaosEngine:
-    """Pictures of one pixel; a step takes 10 ms, whoever is on board."""
+    """Pictures of one pixel; a step takes 10 ms, or as ordered, whoever is on board."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
         self._jobs: dict[str, EngineJob] = {}
-        self._done: dict[str, int] = {}
+        self._batches: dict[str, list[int]] = {}
 
     def free_slots(self) -> int:
         return self._spec.max_batch - len(self._jobs)
 
+    def urgent_slots(self) -> int:
+        return 0
+
     def admit(self, jobs: Sequence[EngineJob]) -> None:
         for job in jobs:
-            self._jobs[job.job_id], self._done[job.job_id] = job, 0
+            self._jobs[job.job_id], self._batches[job.job_id] = job, []
 
     def step(self) -> list[Event]:
         if self._jobs:
-            time.sleep(STEP_S)
-        return [self._step(job_id) for job_id in list(self._jobs)]
+            time.sleep(ORDERS.step_s)
+        batch = len(self._jobs)
+        return [self._step(job_id, batch) for job_id in list(self._jobs)]
 
     def evict(self, job_id: str) -> Left | None:
         if self._jobs.pop(job_id, None) is None:
             return None
-        return Left(self._done.pop(job_id), STEP_S * 1e3)
+        return Left(len(self._batches.pop(job_id)), ORDERS.step_s * 1e3)
 
     def is_idle(self) -> bool:
         return not self._jobs
@@ -53,32 +93,82 @@ class ChaosEngine:
     def close(self) -> None:
         self._jobs.clear()
 
-    def _step(self, job_id: str) -> Event:
-        asked = self._jobs[job_id].input
+    def _step(self, job_id: str, batch: int) -> Event:
+        asked, batches = self._jobs[job_id].input, self._batches[job_id]
         assert isinstance(asked, ImageInput)
-        self._done[job_id] += 1
+        batches.append(batch)
         if asked.prompt == "die":
             os._exit(9)
-        if asked.prompt == "fail":
+        if asked.prompt.startswith("fail"):
             self.evict(job_id)
-            return Failed(job_id, GenerationFailed("asked to fail"), gpu_ms=STEP_S * 1e3)
-        if self._done[job_id] < STEPS:
-            return Progress(job_id, self._done[job_id], STEPS)
+            return Failed(job_id, GenerationFailed(f"asked to: {asked.prompt}"), gpu_ms=ORDERS.step_s * 1e3)
+        if len(batches) < STEPS:
+            return Progress(job_id, len(batches), STEPS)
         self.evict(job_id)
-        batch = len(self._jobs) + 1
         receipt = Receipt(
-            self._spec.name, "1", "none", "none", asked.seed, STEPS, 1, float(batch), batch, 1.0, 20.0, 10.0
-        )
+            self._spec.name, "1", "none", "none", asked.seed, STEPS, min(batches), sum(batches) / STEPS, max(batches),
+            1.0, 20.0, 10.0,
+        )  # fmt: skip
         return Finished(job_id, receipt, images=(Image.new("RGB", (1, 1), "red"),))
 
 
+class MortalStore(Store):
+    """Kills its process at a point of a job's life, by chance: the claim stands and nothing has started, or the
+    outputs are stored and nothing is committed."""
+
+    def __init__(self, redis: Any, settings: Any, death: str) -> None:
+        super().__init__(redis, settings)
+        self._point, chance, seed = death.split(":")
+        self._chance, self._random = float(chance), random.Random(int(seed))
+
+    def claim(self, *args: Any, **kwargs: Any) -> Claimed:
+        claimed = super().claim(*args, **kwargs)
+        if any(claim.origin != CALLBACKS for claim in claimed.claims):
+            self._reach("claim")
+        return claimed
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        if any(isinstance(one.result, Mapping) and "outputs" in one.result for one in settlements):
+            self._reach("settle")
+        return super().settle(settlements)
+
+    def _reach(self, point: str) -> None:
+        if point == self._point and self._random.random() < self._chance:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 class ChaosWorker(BatchWorker):
-    """The real worker with these engines. `CHAOS_CLOCK_S` sets its wall clock off by so much."""
+    """The real worker with these engines."""
+
+    def _open_floor(self) -> floor.Floor:
+        opened = super()._open_floor()
+        if ORDERS.death:
+            opened.store = MortalStore(self.connection, opened.settings, ORDERS.death)
+        return opened
 
     def _load_engine(self, spec: ModelSpec) -> Engine:
-        return ChaosEngine(spec)
+        return _short_of_memory(spec, ORDERS.rows) if ORDERS.rows else ChaosEngine(spec)
 
 
-if off_s := float(os.environ.get("CHAOS_CLOCK_S", "0")):
+def _short_of_memory(spec: ModelSpec, most_rows: int) -> Engine:
+    """The real engine with the real model, on a device where a forward of more rows does not fit."""
+    import torch
+
+    from worker.engines.crew import Crew
+    from worker.engines.devices import pick_device
+    from worker.engines.diffusion import DiffusionEngine
+    from worker.engines.pipelines import load_pipeline
+
+    def refuse(_: object, args: object, arguments: Mapping[str, Any]) -> None:
+        if len(arguments["sample"]) > most_rows:
+            raise torch.OutOfMemoryError(f"no room for more than {most_rows} rows")
+
+    pipe = load_pipeline(spec, pick_device(None))
+    pipe.unet.register_forward_pre_hook(refuse, with_kwargs=True)
+    return DiffusionEngine.from_pipeline(spec, pipe, Crew())  # a crew of many would cut the rows before they meet
+
+
+floor.MAX_PENDING_UPLOADS = ORDERS.uploads
+if ORDERS.clock_s:
     _true_time = time.time
-    time.time = lambda: _true_time() + off_s
+    time.time = lambda: _true_time() + ORDERS.clock_s

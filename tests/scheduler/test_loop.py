@@ -42,6 +42,14 @@ def test_only_one_leads_and_the_epoch_grows(store: Store, redis: Redis) -> None:
     assert (redis.get("gm:leader"), redis.get("gm:epoch")) == (b"two", b"2")
 
 
+def test_a_leader_cannot_publish_once_another_leads(store: Store) -> None:
+    Scheduler(store, "one").tick()
+    store.resign("one")
+    assert store.lead("two", 10) == 2
+    assert not store.publish_limits(1, {"all": 0}, ttl_s=60)
+    assert store.publish_limits(2, {"all": 0}, ttl_s=60)
+
+
 def test_a_leader_that_stops_resigns_at_once(store: Store, redis: Redis) -> None:
     stop = threading.Event()
     leader = Scheduler(store, "one")
