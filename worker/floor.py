@@ -117,6 +117,8 @@ class Floor:
         else:
             verdicts = self.store.settle(batch)
         self._see_off(batch, verdicts)
+        if claimed.why.startswith("swap "):
+            self.residents.make_way()
         self.admit(claimed.claims)
         return claimed
 

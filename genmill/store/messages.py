@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from genmill.errors import JobFailure
@@ -104,15 +104,25 @@ class Limit(NamedTuple):
     live: int | None
 
 
+class Room(IntEnum):
+    """For a model that is not loaded. FREE: at once. UNPAID: one that has nothing to do would go, but has not served as
+    long as it took to load, so it goes only where no job waits for it. CROWDED: another has to end its jobs first."""
+
+    FREE = 0
+    UNPAID = 1
+    CROWDED = 2
+
+
 class Want(NamedTuple):
     """What a worker asks for: rows of one batch key. `is_idle`: nothing of this key is on board. `urgent`: rows that
-    jobs of p0 may take besides, because others would rest for them."""
+    jobs of p0 may take besides, because others would rest for them. `room`: for the model, where it is not loaded."""
 
     batch_key: str
     slots: int
     is_resident: bool = False
     is_idle: bool = True
     urgent: int = 0
+    room: Room = Room.FREE
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +135,7 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """`why` tells an empty batch: empty, suspended, or the limit that blocked."""
+    """`why` tells an empty batch, see claim.lua."""
 
     claims: tuple[Claim, ...]
     why: str

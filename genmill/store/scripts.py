@@ -12,12 +12,13 @@ from genmill import keys
 
 LIBRARY = (
     "base", "lanes", "leases", "dependents", "ends", "foreign", "again", "limits", "usage", "quota", "adopt", "fair",
+    "choice", "take",
 )  # fmt: skip
 """What the scripts share, in the order of definition; each is a file of `lua/lib`."""
 
 PARTS: Mapping[str, tuple[str, ...]] = {
     "submit": ("base", "lanes", "leases", "dependents", "ends", "limits", "usage", "quota"),
-    "claim": ("base", "lanes", "leases", "dependents", "ends", "foreign", "limits", "adopt", "fair"),
+    "claim": ("base", "lanes", "leases", "dependents", "ends", "foreign", "limits", "adopt", "fair", "choice", "take"),
     "settle": ("base", "lanes", "leases", "dependents", "ends", "foreign", "again", "usage"),
     **dict.fromkeys(
         ("cancel", "renew", "reap", "refile", "progress", "attempt", "withdraw", "lead", "publish", "examine", "tidy"),

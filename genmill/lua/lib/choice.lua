@@ -1,0 +1,63 @@
+-- Which batch key a claim serves. A want is {batch key, slots, 1 if resident, 1 if idle, slots besides that only jobs of
+-- p0 may take, room for the model where it is not loaded: 0 free, 1 unpaid, 2 crowded (see messages.Room)}.
+
+local why = 'empty'  -- why nothing is claimed, as far as is known
+local function blocked(scope) why = 'limit ' .. scope; return true end
+
+local heads = {}  -- batch key -> the classes that have jobs of it, each with its earliest virtual deadline
+local function read_heads(classes, wants)
+  local names = {}
+  for i, want in ipairs(wants) do names[i], heads[want[1]] = want[1], {} end
+  if #names == 0 then return end
+  for _, class in ipairs(classes) do
+    for i, vd in ipairs(redis.call('ZMSCORE', K.bkhead .. class, unpack(names))) do
+      if vd then table.insert(heads[names[i]], {class = class, vd = tonumber(vd)}) end
+    end
+  end
+end
+
+-- The earliest virtual deadline of a batch key's claimable jobs; of p0 alone when it `is_urgent`.
+local function head_of(bk, is_urgent)
+  local vd
+  for _, head in ipairs(heads[bk]) do
+    local c = head.class
+    if (c == 'p0' or not is_urgent) and (not vd or head.vd < vd) and redis.call('ZCARD', K.act .. c .. ':' .. bk) > 0 then
+      if room('class:' .. c) <= 0 then blocked('class:' .. c)
+      elseif unreserved_room(c) <= 0 then blocked('all')
+      else vd = head.vd end
+    end
+  end
+  return vd
+end
+
+local closed = {}  -- batch keys of which nothing could be taken
+local function option_of(want)
+  local bk, slots, urgent = want[1], want[2], want[5]
+  if closed[bk] then return nil end
+  local model, vd = string.match(bk, '^[^@]+'), head_of(bk)
+  if not vd or (room('model:' .. model, 'model:*') <= 0 and blocked('model:' .. model)) then return nil end
+  return {bk = bk, slots = slots, urgent = urgent, vd = vd, model = model, is_resident = want[3] == 1,
+    is_idle = want[4] == 1, is_unpaid = want[6] == 1, is_crowded = want[6] == 2}
+end
+
+local function has_slots(option)
+  return option.slots > 0 or (option.urgent > 0 and head_of(option.bk, true) ~= nil)
+end
+
+local function earlier(one, other) return not other or one.vd < other.vd end
+
+-- Stay with resident models until another key's head is overdue, and earlier than all of theirs. One for which another
+-- model would have to go is chosen only then, and `is_crowded`: nothing can be claimed for it yet.
+local function choose(wants)
+  local resident, best, other
+  for _, want in ipairs(wants) do
+    local option = option_of(want)
+    if option and option.is_resident then
+      if earlier(option, resident) then resident = option end
+      if earlier(option, best) and has_slots(option) then best = option end
+    elseif option and earlier(option, other) and (option.vd < now_ms or not option.is_crowded) then other = option end
+  end
+  local is_overdue = other and not other.is_unpaid and other.vd < now_ms and earlier(other, resident)
+  if other and (is_overdue or not (best or other.is_crowded)) then return other end
+  return best
+end
