@@ -17,7 +17,7 @@ from genmill.links import Links
 from genmill.registry import ModelSpec, Registry
 from genmill.settings import Settings
 from genmill.storage import open_storage
-from genmill.store import Claimed, Outcome, Settlement, Store, Want
+from genmill.store import Claimed, Outcome, Room, Settlement, Store, Want
 from worker.board import Board
 from worker.calls import CallStation
 from worker.deliveries import DeliveryStation
@@ -64,8 +64,10 @@ class Floor:
             wants.append(Want(keys.CALLBACKS, self._deliveries.free_slots(), is_resident=True))
         if set(classes) - {keys.CALLBACKS}:
             wants += self.residents.wants()
+        # the heads of full stations tell whether the jobs of a model that has no room are the most overdue
+        is_crowded = any(want.room is Room.CROWDED for want in wants)
         bounded = (_at_most(want, most) for want in wants)
-        return [want for want in bounded if want.slots > 0 or want.urgent > 0]
+        return [w for w in bounded if w.slots > 0 or w.urgent > 0 or (w.is_resident and is_crowded)]
 
     def admit(self, claims: Sequence[Claim]) -> None:
         """Put a batch (one batch key) on its station; jobs whose model does not load are put off, with the reason."""

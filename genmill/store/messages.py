@@ -105,8 +105,9 @@ class Limit(NamedTuple):
 
 
 class Room(IntEnum):
-    """For a model that is not loaded. FREE: at once. UNPAID: one that has nothing to do would go, but has not served as
-    long as it took to load, so it goes only where no job waits for it. CROWDED: another has to end its jobs first."""
+    """For a model that is not loaded. FREE: at once. UNPAID: one that has nothing to do would go, but has not served
+    as long as it took to load, so it goes only where no job waits for it. CROWDED: another has to end its jobs first.
+    """
 
     FREE = 0
     UNPAID = 1
