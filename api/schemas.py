@@ -111,6 +111,11 @@ _MODEL = {
     "defaults": _FREE,
     "limits": _FREE,
     "input_schema": _FREE,
+    "curves": {
+        "type": "array",
+        "description": "What a forward takes on the fleet's devices, as the workers measure it.",
+        "items": _object({"device": _TEXT, "shape": _TEXT, "ms": _FREE, "knee_rows": {"type": ["integer", "null"]}}),
+    },
 }
 
 _FILE = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from genmill.registry import ModelSpec
 from worker.batch_worker import BatchWorker
-from worker.engines.base import Engine, EngineJob, Event, Finished, Left, Receipt, TextOutput
+from worker.engines.base import Curve, Engine, EngineJob, Event, Finished, Left, Receipt, TextOutput
 
 
 class NoopEngine:
@@ -34,6 +34,9 @@ class NoopEngine:
 
     def is_idle(self) -> bool:
         return not self._on_board
+
+    def curves(self) -> dict[str, Curve]:
+        return {}
 
     def close(self) -> None:
         self._on_board.clear()

@@ -43,6 +43,12 @@ class SettingsInvalid(GenmillError):
     code = "settings_invalid"
 
 
+class ChildFailed(GenmillError):
+    """A process that was started for this has failed."""
+
+    code = "child_failed"
+
+
 class InvalidRequest(GenmillError):
     """The request is not valid."""
 

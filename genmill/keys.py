@@ -29,6 +29,9 @@ CALL_BATCH_KEY = "call"
 GENERATE = "worker.tasks.generate"
 DELIVER = "worker.tasks.deliver"
 
+CURVES_TTL_S = 7 * 24 * 3600
+"""How long the fleet remembers a service curve that nobody measures any more."""
+
 TOKEN_TTL_S = 60
 """How long a claim's token replays its answer; longer than any client retry."""
 
@@ -67,6 +70,7 @@ PREFIXES = {
     "rate": "gm:rate:",
     "spent": "gm:spent:",
     "pace": "gm:pace",
+    "curves": "gm:curves",
     "lim": "gm:lim",
     "limnow": "gm:lim:now",
     "limset": "gm:lim:set",

@@ -24,6 +24,14 @@ class ModelKind(StrEnum):
     TEXT = "text"
 
 
+class Optimization(StrEnum):
+    """What makes a model's denoiser faster without another result; see worker/engines/optimizations.py."""
+
+    CHANNELS_LAST = "channels_last"
+    FUSED_QKV = "fused_qkv"
+    COMPILED = "compiled"
+
+
 class Limits(BaseModel):
     """What a job may ask of the model. Sizes in pixels, lengths in characters, tokens where named so."""
 
@@ -60,6 +68,7 @@ class ModelSpec(BaseModel):
     limits: Limits = Limits()
     max_batch: int = Field(default=16, ge=1)
     cost_per_step_ms: float = Field(default=10.0, gt=0)
+    optimizations: tuple[Optimization, ...] = ()
 
     @property
     def batch_key(self) -> str:

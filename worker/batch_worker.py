@@ -109,7 +109,7 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
         idle_since = time.monotonic()
         while not self._is_over(floor):
             try:
-                self._maintain()
+                self._maintain(floor)
                 was_idle = floor.is_idle()
                 why = self._turn_over(floor, self._jobs_left(max_jobs))
                 is_drained = burst and was_idle and why not in ("ok", "paused")
@@ -207,7 +207,8 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
         if self.get_state() != state:
             self.set_state(state)
 
-    def _maintain(self) -> None:
+    def _maintain(self, floor: Floor) -> None:
+        floor.publish_curves()
         if self.should_run_maintenance_tasks:
             self.run_maintenance_tasks()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +22,7 @@ from genmill.store import Claimed, Outcome, Room, Settlement, Store, Want
 from worker.board import Board
 from worker.calls import CallStation
 from worker.deliveries import DeliveryStation
-from worker.engines.base import Engine, Failed, Finished, Left, Postponed, Progress, Returned, StationEvent
+from worker.engines.base import Curve, Engine, Failed, Finished, Left, Postponed, Progress, Returned, StationEvent
 from worker.residency import Residents
 from worker.stations import Station
 from worker.turns import whose_turn
@@ -31,6 +32,7 @@ log = logging.getLogger("genmill.worker")
 
 MAX_POSTPONED, ELSEWHERE_S = 5, 5.0
 """How often, and for how long, a job is put off whose model does not load; see Residents.LOAD_RETRY_S."""
+CURVES_EVERY_S = 10.0
 MOST_SETTLED = 64
 """Ends committed together: Redis does nothing else meanwhile."""
 NOTHING = Claimed((), "busy")
@@ -51,6 +53,8 @@ class Floor:
         self._calls = CallStation(store, registry, settings)
         self._deliveries = DeliveryStation(store, settings, Links(settings))
         self._unsettled: list[Settlement] = []
+        self._curves: dict[str, Curve] = {}
+        self._curves_due_s = 0.0
         self._stops: deque[tuple[str, Outcome]] = deque()
         self._lost: deque[tuple[str, int]] = deque()
 
@@ -149,6 +153,20 @@ class Floor:
                 self._uploads.discard(settlement.job_id, range(1, settlement.fence))
             self.board.remove(settlement.job_id, settlement.fence)
         del self._unsettled[: len(batch)]
+
+    def publish_curves(self) -> None:
+        """Tell the fleet how long forwards take here, now and then, where that has changed. Raises RedisError."""
+        if time.monotonic() < self._curves_due_s:
+            return
+        self._curves_due_s = time.monotonic() + CURVES_EVERY_S
+        curves = {
+            f"{station.batch_key} {name}": curve
+            for station in self.residents.stations()
+            for name, curve in station.curves().items()
+        }
+        if curves and curves != self._curves:
+            self.store.publish_curves(curves)
+            self._curves = curves
 
     def is_idle(self) -> bool:
         return len(self.board) == 0

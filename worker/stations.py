@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
@@ -15,7 +15,7 @@ from genmill.inputs import ImageInput
 from genmill.jobs import Claim
 from genmill.registry import ModelSpec
 from genmill.storage import Storage
-from worker.engines.base import Engine, EngineJob, Event, Failed, Left, Postponed, StationEvent
+from worker.engines.base import Curve, Engine, EngineJob, Event, Failed, Left, Postponed, StationEvent
 
 log = logging.getLogger("genmill.worker")
 
@@ -112,6 +112,10 @@ class ModelStation:
     def is_stepping(self) -> bool:
         """The engine has somebody on board; while inputs load there is only waiting."""
         return not self._engine.is_idle()
+
+    def curves(self) -> Mapping[str, Curve]:
+        """By device and shape, joined by a blank."""
+        return self._engine.curves()
 
     def close(self) -> None:
         self._engine.close()

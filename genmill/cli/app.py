@@ -13,6 +13,7 @@ from genmill.cli.env import show_env
 from genmill.cli.jobs import jobs
 from genmill.cli.keys import keys, webhook_secret
 from genmill.cli.limits import limits
+from genmill.cli.profile import profile
 from genmill.cli.screen import Exit, report
 from genmill.cli.status import models, status
 from genmill.cli.submit import submit
@@ -34,7 +35,7 @@ def cli() -> None:
     """
 
 
-for command in (up, demo, submit, jobs, status, models, keys, limits, doctor, show_env, webhook_secret):
+for command in (up, demo, submit, jobs, status, models, keys, limits, profile, doctor, show_env, webhook_secret):
     cli.add_command(command)
 
 

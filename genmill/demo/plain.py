@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from numpy.typing import NDArray
 
 from genmill.demo.fleet import DemoFailed
 from genmill.demo.plan import DemoJob
+from genmill.errors import ChildFailed
 from genmill.settings import load_settings
-from genmill.up.orphans import python_module
+from genmill.up.modules import run_module
 
 MODULE = "worker.engines.plain"
 """Named, not imported: only the worker's room may touch torch."""
@@ -45,7 +45,10 @@ def run_plain(
         for job in jobs
     ]
     given = {"model": jobs[0].model, "device": settings.device, "calls": calls, "pictures": str(folder)}
-    report = _run([*python_module(MODULE), str(settings.models)], json.dumps(given), folder, tell)
+    try:
+        report = run_module(MODULE, [str(settings.models)], given, partial(_hear, tell), env=_environment())
+    except ChildFailed as error:
+        raise DemoFailed(f"the plain pipeline calls failed: {error.detail}") from error
     pictures = {job.number: np.load(folder / f"{place}.npy")[0] for place, job in enumerate(jobs)}
     seconds = {job.number: float(took) for job, took in zip(jobs, report["seconds"], strict=True)}
     return PlainRun(pictures, seconds, {"torch": report["torch"], "threads": report["threads"]})
@@ -57,26 +60,6 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "GOMP_SPINCOUNT": "10000"}
 
 
-def _run(command: Sequence[str], given: str, folder: Path, tell: Callable[[int], None]) -> dict[str, Any]:
-    """Its JSON report. The process never outlives this call."""
-    request = folder / "calls.json"
-    request.write_text(given, encoding="utf-8")
-    lines: list[str] = []
-    with request.open("rb") as stdin, (folder / "report.json").open("w+b") as stdout:
-        process = subprocess.Popen(  # noqa: S603 - a module of ours
-            command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, text=True, env=_environment(),
-        )  # fmt: skip
-        try:
-            for line in process.stderr or ():
-                lines.append(line.rstrip())
-                if line.startswith("plain "):
-                    tell(int(line.split()[1].split("/")[0]))
-            process.wait()
-        finally:
-            process.kill()
-            process.wait()
-        if process.returncode != 0:
-            raise DemoFailed(f"the plain pipeline calls failed: {lines[-1] if lines else process.returncode}")
-        stdout.seek(0)
-        report: dict[str, Any] = json.load(stdout)
-    return report
+def _hear(tell: Callable[[int], None], line: str) -> None:
+    if line.startswith("plain "):
+        tell(int(line.split()[1].split("/", maxsplit=1)[0]))

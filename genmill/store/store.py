@@ -168,6 +168,19 @@ class Store:
         number, url, tenant, kept = reply
         return Attempt(int(number), url.decode(), tenant.decode(), kept)
 
+    def publish_curves(self, curves: Mapping[str, Mapping[str, Any]]) -> None:
+        """Service curves by batch key, device and shape, joined by blanks; the last that was measured holds."""
+        with self.redis.pipeline() as pipe:
+            pipe.hset(keys.PREFIXES["curves"], mapping={name: json.dumps(dict(one)) for name, one in curves.items()})
+            pipe.expire(keys.PREFIXES["curves"], keys.CURVES_TTL_S)
+            pipe.execute()
+
+    def curves(self) -> dict[str, Any]:
+        """What the workers have published."""
+        return {
+            name.decode(): json.loads(one) for name, one in self._commands.hgetall(keys.PREFIXES["curves"]).items()
+        }
+
     def lead(self, name: str, ttl_s: float) -> int | None:
         """Take or keep the scheduler's leadership. Returns the epoch, or None while another leads."""
         epoch = int(self._scripts["lead"](args=[name, int(ttl_s * 1000)]))

@@ -24,7 +24,7 @@ from genmill.store import Settlement, Store
 from genmill.store.messages import Claimed
 from worker import floor
 from worker.batch_worker import BatchWorker
-from worker.engines.base import Engine, EngineJob, Event, Failed, Finished, Left, Progress, Receipt
+from worker.engines.base import Curve, Engine, EngineJob, Event, Failed, Finished, Left, Progress, Receipt
 
 STEPS = 2
 POINTS = ("claim", "settle")
@@ -89,6 +89,9 @@ class ChaosEngine:
 
     def is_idle(self) -> bool:
         return not self._jobs
+
+    def curves(self) -> dict[str, Curve]:
+        return {}
 
     def close(self) -> None:
         self._jobs.clear()

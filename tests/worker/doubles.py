@@ -9,7 +9,7 @@ from PIL import Image
 from genmill.errors import GenerationFailed, StorageUnavailable
 from genmill.inputs import ImageInput
 from genmill.storage import StoredObject
-from worker.engines.base import EngineJob, Event, Failed, Finished, Left, Progress, Receipt
+from worker.engines.base import Curve, EngineJob, Event, Failed, Finished, Left, Progress, Receipt
 
 
 def receipt(gpu_ms: float = 5.0) -> Receipt:
@@ -44,6 +44,9 @@ class FakeEngine:
 
     def is_idle(self) -> bool:
         return not self.on_board
+
+    def curves(self) -> dict[str, Curve]:
+        return {}
 
     def close(self) -> None:
         self.is_closed = True

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from genmill.errors import JobFailure
 from genmill.inputs import JobInput
@@ -106,6 +106,10 @@ class Left(NamedTuple):
     gpu_ms: float = 0.0
 
 
+Curve = Mapping[str, Any]
+"""`ms` of a forward by its rows, and `knee_rows`: how many take about the least time."""
+
+
 class Engine(Protocol):
     """One loaded model. All methods are called from the one thread that runs the worker's loop."""
 
@@ -131,6 +135,10 @@ class Engine(Protocol):
 
     def is_idle(self) -> bool:
         """Nobody on board."""
+        ...
+
+    def curves(self) -> Mapping[str, Curve]:
+        """How long forwards take, by device and shape joined by a blank; empty until something is known."""
         ...
 
     def close(self) -> None:

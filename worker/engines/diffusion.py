@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -14,11 +14,12 @@ from PIL import Image
 from genmill.errors import InvalidJob, OutputInvalid
 from genmill.inputs import ImageInput, SchedulerName
 from genmill.registry import ModelSpec
-from worker.engines.base import EngineJob, Event, Finished, Left, Progress, Receipt
+from worker.engines.base import Curve, EngineJob, Event, Finished, Left, Progress, Receipt
 from worker.engines.batches import Phase
 from worker.engines.crew import Crew
 from worker.engines.devices import keep_freed_memory, pick_device
 from worker.engines.meter import Meter
+from worker.engines.optimizations import optimize
 from worker.engines.pipelines import build_prototypes, call_arguments, denoiser_of, load_pipeline, parameters_of
 from worker.engines.receipts import Place, failed, make_receipt
 from worker.engines.rendezvous import Hub, Task
@@ -107,7 +108,9 @@ class DiffusionEngine:
 
     def __init__(self, spec: ModelSpec, *, device: str | None = None) -> None:
         """Raises ModelUnavailable when the weights cannot be loaded."""
-        self._take(spec, load_pipeline(spec, pick_device(device)))
+        pipe = load_pipeline(spec, pick_device(device))
+        optimize(pipe, spec.optimizations)
+        self._take(spec, pipe)
 
     @classmethod
     def from_pipeline(cls, spec: ModelSpec, pipe: DiffusionPipeline, crew: Crew | None = None) -> Self:
@@ -124,7 +127,7 @@ class DiffusionEngine:
         self._place = Place.of(denoiser)
         self._crew = crew or Crew.of(denoiser.device)
         self._hub = Hub(self._crew, coda_patience=CODA_PATIENCE)
-        self._stand_ins = build_stand_ins(pipe, self._hub, spec.max_batch)
+        self._stand_ins, self._denoiser = build_stand_ins(pipe, self._hub, spec.max_batch)
         self._prototypes = build_prototypes(pipe)
         self._schedulers: dict[tuple[SchedulerName, bool], Any] = {}
         self._berths: dict[str, _Berth] = {}
@@ -133,6 +136,11 @@ class DiffusionEngine:
     @property
     def hub(self) -> Hub:
         return self._hub
+
+    def curves(self) -> dict[str, Curve]:
+        """Of the denoiser, by the shape of one row."""
+        known = {shape: curve for shape, curve in self._denoiser.curves.items() if curve.is_known}
+        return {f"{self._place.device} {_name_of(shape)}": curve.as_json() for shape, curve in known.items()}
 
     def free_slots(self) -> int:
         """An image that only waits to be decoded has left its slot."""
@@ -265,6 +273,10 @@ class DiffusionEngine:
 
     def _receipt(self, berth: _Berth) -> Receipt:
         return make_receipt(self._spec, self._place, berth.input.seed, berth.meter)
+
+
+def _name_of(shape: Hashable) -> str:
+    return "x".join(map(str, shape)) if isinstance(shape, tuple) else "any"
 
 
 def _first_image(pipe: Any, arguments: dict[str, Any]) -> torch.Tensor:

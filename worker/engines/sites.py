@@ -28,9 +28,10 @@ VAE_IMAGES = 8
 _PHASES = {("AutoencoderKL", "decode"): Phase.CODA}
 
 
-def build_stand_ins(pipe: DiffusionPipeline, hub: Hub, max_images: int) -> dict[str, nn.Module]:
-    """Component name -> its double for pipeline copies: the denoiser and each component whose calls can join."""
-    doubles = {}
+def build_stand_ins(pipe: DiffusionPipeline, hub: Hub, max_images: int) -> tuple[dict[str, nn.Module], Site]:
+    """Component name -> its double for pipeline copies: the denoiser and each component whose calls can join; and the
+    site of the denoiser."""
+    doubles, steps = {}, []
     for name, module in pipe.components.items():
         if not isinstance(module, nn.Module):
             continue
@@ -38,7 +39,8 @@ def build_stand_ins(pipe: DiffusionPipeline, hub: Hub, max_images: int) -> dict[
         if sites:
             intercepts = {site.method: _intercept(hub, site) for site in sites}
             doubles[name] = stand_in(module, intercepts)
-    return doubles
+            steps += [site for site in sites if site.phase is Phase.STEP]
+    return doubles, steps[0]
 
 
 def _sites_of(name: str, module: nn.Module, max_images: int) -> list[Site]:

@@ -14,7 +14,7 @@ import transformers
 from genmill.errors import InvalidJob
 from genmill.inputs import TextInput
 from genmill.registry import ModelSpec
-from worker.engines.base import EngineJob, Event, Finished, Left, Progress, TextOutput
+from worker.engines.base import Curve, EngineJob, Event, Finished, Left, Progress, TextOutput
 from worker.engines.caps import RowCaps
 from worker.engines.devices import (
     is_out_of_memory,
@@ -118,6 +118,10 @@ class TextEngine:
 
     def is_idle(self) -> bool:
         return not self._seats and not self._refused
+
+    def curves(self) -> dict[str, Curve]:
+        """None yet: a step's time depends on what is cached as much as on its rows."""
+        return {}
 
     def close(self) -> None:
         self._batch.reset()

@@ -38,15 +38,16 @@ end
 
 -- Changes of many jobs to one key go out as one command, in the order in which the first of each kind came.
 local waiting, order = {}, {}
-local function later(command, key, ...)
+local function later_all(command, key, parts)
   local name = command .. key
   local change = waiting[name]
   if not change then
     change = {command = command, key = key}
     waiting[name], order[#order + 1] = change, change
   end
-  for i = 1, select('#', ...) do change[#change + 1] = (select(i, ...)) end
+  for _, part in ipairs(parts) do change[#change + 1] = part end
 end
+local function later(command, key, ...) later_all(command, key, {...}) end
 
 -- As many commands as Lua's stack needs; PARTS is even, because members of ZADD and HSET come in pairs.
 local PARTS = 1000
@@ -62,14 +63,16 @@ local function send_waiting()
   waiting, order = {}, {}
 end
 
--- Reads a sorted set on, a chunk at a time: peek gives the entry at its place, as member and score; nil at the end.
-local function reader(key, chunk) return {key = key, chunk = chunk, entries = {}, at = 0, size = 0} end
+-- Reads a sorted set on, a chunk at a time, each twice as large as the one before: peek gives the entry at its place, as
+-- member and score; nil at the end. Of most lanes a claim takes one job, of few all.
+local function reader(key) return {key = key, chunk = 2, entries = {}, at = 0, size = 0} end
 local function peek(r)
   if r.at == r.size and not r.is_at_end then
     local more = redis.call('ZRANGE', r.key, r.size, r.size + r.chunk - 1, 'WITHSCORES')
     for _, part in ipairs(more) do r.entries[#r.entries + 1] = part end
     r.size = r.size + #more / 2
     r.is_at_end = #more < 2 * r.chunk
+    r.chunk = math.min(2 * r.chunk, 64)
   end
   return r.entries[2 * r.at + 1], tonumber(r.entries[2 * r.at + 2])
 end

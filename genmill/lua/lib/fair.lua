@@ -10,9 +10,9 @@ local function park(class, bk, tenant)
   redis.call('SADD', K.parkings, tenant)
 end
 
-local function next_lane(class, bk, most, blocked)
+local function next_lane(class, bk, blocked)
   local key = class .. ':' .. bk
-  local index = indexes[class] or {tenants = reader(K.act .. key, 16), lanes = {}}
+  local index = indexes[class] or {tenants = reader(K.act .. key), lanes = {}}
   indexes[class] = index
   while true do
     local best, best_at
@@ -23,7 +23,7 @@ local function next_lane(class, bk, most, blocked)
     if tenant and (not best or score < virtual_time(best.tenant)) then
       index.tenants.at = index.tenants.at + 1
       touch(class, bk, tenant)
-      index.lanes[#index.lanes + 1] = {tenant = tenant, jobs = reader(K.lane .. key .. ':' .. tenant, most)}
+      index.lanes[#index.lanes + 1] = {tenant = tenant, jobs = reader(K.lane .. key .. ':' .. tenant)}
     elseif not best then return nil
     elseif not peek(best.jobs) then table.remove(index.lanes, best_at)
     elseif tenant_room(best.tenant, class) <= 0 then
@@ -37,10 +37,10 @@ end
 -- The class whose earliest job that is not taken yet has the earliest virtual deadline; classes without room, jobs or
 -- tenants that may be served drop out.
 local open, picked = {}, {}
-local function open_classes(heads, bk, most)
+local function open_classes(heads, bk)
   indexes, open, picked = {}, {}, {}
   for _, head in ipairs(heads) do
-    open[#open + 1] = {class = head.class, jobs = reader(K.ready .. head.class .. ':' .. bk, most + 1)}
+    open[#open + 1] = {class = head.class, jobs = reader(K.ready .. head.class .. ':' .. bk)}
   end
 end
 
@@ -62,11 +62,11 @@ local function first_open()
   return best
 end
 
-local function next_job(bk, most, blocked)
+local function next_job(bk, blocked)
   while true do
     local front = first_open()
     if not front then return nil end
-    local lane = next_lane(front.class, bk, most, blocked)
+    local lane = next_lane(front.class, bk, blocked)
     if lane then return front.class, lane end
     for at, other in ipairs(open) do if other == front then table.remove(open, at) break end end
   end

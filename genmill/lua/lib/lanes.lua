@@ -85,7 +85,8 @@ local function flush_lanes()
     redis.call('SADD', K.queues, K.queue .. class)
     wake(class)
   end
-  for tenant in pairs(charged) do redis.call('HSET', K.vt, tenant, vts[tenant]) end
+  for tenant in pairs(charged) do later('HSET', K.vt, tenant, vts[tenant]) end
+  send_waiting()
   for tenant, change in pairs(lined_up) do
     if change ~= 0 and redis.call('HINCRBY', K.waiting, tenant, change) <= 0 then
       redis.call('HDEL', K.waiting, tenant)

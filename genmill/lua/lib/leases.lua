@@ -27,16 +27,16 @@ local function flush_holders()
   for _, held in pairs(holders) do
     local executions = K.worker .. held.worker .. ':executions'
     if held.given[1] then
-      for _, scope in ipairs(held.scopes) do send('SREM', K.run .. scope, held.given) end
-      send('ZREM', K.wip .. held.origin, held.given_executions)
-      send('SREM', executions, held.given_executions)
-      send('ZREM', K.run .. 'global', held.given)
-      send('HDEL', K.leases, held.given)
+      for _, scope in ipairs(held.scopes) do later_all('SREM', K.run .. scope, held.given) end
+      later_all('ZREM', K.wip .. held.origin, held.given_executions)
+      later_all('SREM', executions, held.given_executions)
+      later_all('ZREM', K.run .. 'global', held.given)
+      later_all('HDEL', K.leases, held.given)
       freed[held.tenant], woken[held.origin] = true, true
     end
     if held.taken[1] then
-      for _, scope in ipairs(held.scopes) do send('SADD', K.run .. scope, held.taken) end
-      send('SADD', executions, held.taken_executions)
+      for _, scope in ipairs(held.scopes) do later_all('SADD', K.run .. scope, held.taken) end
+      later_all('SADD', executions, held.taken_executions)
     end
   end
   if over[1] then redis.call('DEL', unpack(over)) end

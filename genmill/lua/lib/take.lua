@@ -45,9 +45,9 @@ end
 -- Take, of these classes, what fits and what the limits allow. Returns the rows left over.
 local function fill(pick, open_heads, slots, by, out)
   local rows_free, skipped = slots, 0
-  open_classes(open_heads, pick.bk, slots)
+  open_classes(open_heads, pick.bk)
   while rows_free > 0 and skipped < MOST_SKIPPED and room('model:' .. pick.model, 'model:*') > 0 do
-    local class, lane = next_job(pick.bk, slots, blocked)
+    local class, lane = next_job(pick.bk, blocked)
     local rows = class and take(class, lane, pick, rows_free, by, out)
     if not rows then break end
     rows_free = rows_free - rows

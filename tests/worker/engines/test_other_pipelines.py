@@ -18,7 +18,7 @@ COUNT = 5
 def together(pipe: Any, calls: list[dict[str, Any]]) -> tuple[list[torch.Tensor], list[int]]:
     """Images of the calls at one hub, and how many calls shared each of the denoiser's forwards."""
     hub = Hub(Crew(2))
-    doubles = build_stand_ins(pipe, hub, max_images=COUNT)
+    doubles, _ = build_stand_ins(pipe, hub, max_images=COUNT)
     tasks = []
     for arguments in calls:
         own = copy.copy(pipe)
