@@ -30,7 +30,7 @@ from genmill.registry import ModelSpec, load_registry
 from genmill.settings import load_settings
 from genmill.store import Outcome, Store
 from worker.engines.base import Engine
-from worker.floor import Floor
+from worker.floor import NOTHING, Floor
 from worker.lease_keeper import LeaseKeeper
 
 log = logging.getLogger("genmill.worker")
@@ -130,7 +130,8 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
             floor.settle()
             return "paused"
         claimed = floor.turn_over(self.name, self.queue_names(), most, self._token)
-        self._token = uuid.uuid4().hex  # the old one is asked again when no answer came: the claim may stand
+        if claimed is not NOTHING:  # the old one is asked again when no answer came: the claim may stand
+            self._token = uuid.uuid4().hex
         self._claimed_jobs += len(claimed.claims)
         self._next_claim = 0.0 if claimed.claims else time.monotonic() + BUSY_CLAIM_S
         self._note_state(floor, claimed.why)

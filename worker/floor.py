@@ -148,9 +148,9 @@ class Floor:
         for settlement, is_ours in zip(batch, verdicts, strict=True):
             if not is_ours:
                 log.warning("job %s was no longer ours: its end is not recorded", settlement.job_id)
-                self._uploads.discard(settlement.job_id, [settlement.fence])
-            elif settlement.outcome.is_end:
-                self._uploads.discard(settlement.job_id, range(1, settlement.fence))
+            claim = self.board.get(settlement.job_id)
+            if claim is not None and claim.batch_key not in (keys.CALL_BATCH_KEY, keys.CALLBACKS):
+                self._uploads.discard(settlement.job_id, _orphaned(settlement, is_ours=is_ours))
             self.board.remove(settlement.job_id, settlement.fence)
         del self._unsettled[: len(batch)]
 
@@ -279,6 +279,13 @@ class Floor:
         self._unsettled.append(
             Settlement(claim.job_id, claim.fence, outcome, result, error, exc, gpu_ms=gpu_ms, delay_ms=delay_ms)
         )
+
+
+def _orphaned(settlement: Settlement, *, is_ours: bool) -> Sequence[int]:
+    """The attempts whose outputs nobody will ever commit."""
+    if not is_ours:
+        return [settlement.fence]
+    return range(1, settlement.fence) if settlement.outcome.is_end else ()
 
 
 def _at_most(want: Want, most: int | None) -> Want:

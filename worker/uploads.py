@@ -41,6 +41,7 @@ class Uploader:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="upload")
         self._done: queue.SimpleQueue[Settlement] = queue.SimpleQueue()
         self._closing = threading.Event()
+        self._is_away = False
         self._lock = threading.Lock()
         self._pending: dict[tuple[str, int], Future[None]] = {}
 
@@ -92,9 +93,12 @@ class Uploader:
                 del self._pending[claim.job_id, claim.fence]
 
     def _delete(self, prefix: str) -> None:
+        if self._closing.is_set() and self._is_away:  # a leaving worker does not wait for what nobody reads
+            return
         try:
             self._storage.delete_prefix(prefix)
         except StorageUnavailable as err:
+            self._is_away = True
             log.warning("outputs under %s stay, although nobody reads them: %s", prefix, err.detail)
 
     def _settlement(self, claim: Claim, finished: Finished) -> Settlement:
@@ -117,8 +121,10 @@ class Uploader:
         while True:
             try:
                 self._storage.put(key, body, "image/png")
+                self._is_away = False
                 break
             except StorageUnavailable as err:
+                self._is_away = True
                 log.warning("output %s is not stored yet, trying again in %.1f s: %s", key, wait_s, err.detail)
                 if self._closing.wait(wait_s):
                     raise

@@ -1,7 +1,7 @@
 -- Stores jobs and puts them into their lanes: created -> queued.
--- ARGV: static limits (JSON), idempotency ttl s, list ttl s, delay ms of the class, number of shared values, shared fields of the job
---       hashes as name, value pairs (tenant, origin, batch_key and cost among them), then for each job: id,
---       idempotency key ('' for none), body hash, ttl s, deadline s (0 for none), 1 for best effort, number of own
+-- ARGV: static limits (JSON), idempotency ttl s, list ttl s, delay ms of the class, number of shared values, shared
+--       fields of the job hashes as name, value pairs (tenant, origin, batch_key and cost among them), then for each
+--       job: id, idempotency key ('' for none), body hash, ttl s, deadline s (0 for none), 1 for best effort, number of own
 --       values, own fields as pairs
 -- Returns for each {'stored'|'replayed'|'mismatch', job id}; or of one that was not stored: {'limited', scope, limit,
 -- value, seconds to wait} because its tenant has too many, {'late', deadline ms, soonest end ms} because it would miss
@@ -32,13 +32,6 @@ local function refusal()
   return broken and {'limited', broken[1], tostring(broken[2]), tostring(broken[3]), broken[4]}
 end
 
--- Ms from now by which a hard deadline would be missed at best; nil where it may be kept.
-local function lateness(deadline_ms)
-  local vd = now_ms + math.min(delay_ms, deadline_ms)
-  local soonest = soonest_ms(shared.origin, shared.batch_key, tonumber(shared.cost), int(vd))
-  return soonest and soonest > deadline_ms and {'late', deadline_ms, math.ceil(soonest)}
-end
-
 -- The virtual deadline, and until when the job may wait (nil: for ever).
 local function times(ttl_ms, deadline_ms, is_best_effort)
   local vd, expires_ms = now_ms + delay_ms, ttl_ms > 0 and now_ms + ttl_ms or nil
@@ -48,6 +41,14 @@ local function times(ttl_ms, deadline_ms, is_best_effort)
     if not is_best_effort then expires_ms = math.min(expires_ms or math.huge, now_ms + deadline_ms) end
   end
   return int(vd), expires_ms and int(expires_ms)
+end
+
+-- The answer to a job that would miss its deadline at best; nothing where it may be kept.
+local function lateness(deadline_ms)
+  flush()  -- those before it count
+  local vd = times(0, deadline_ms, false)
+  local soonest = soonest_ms(shared.origin, shared.batch_key, tonumber(shared.cost), vd)
+  return soonest and soonest > deadline_ms and {'late', deadline_ms, math.ceil(soonest)}
 end
 
 local function store(id, ttl_ms, deadline_ms, is_best_effort, first, last)

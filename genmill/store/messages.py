@@ -136,7 +136,7 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """`why` tells an empty batch, see claim.lua."""
+    """`why` tells an empty batch: see claim.lua, or "busy" for a worker that asked for nothing."""
 
     claims: tuple[Claim, ...]
     why: str

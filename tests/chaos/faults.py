@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from genmill import keys
@@ -68,11 +69,16 @@ def short_of_memory(scene: Scene) -> None:
 
 
 def canceled_jobs(scene: Scene) -> None:
-    """A third is canceled at any moment of its life."""
+    """A third is canceled at any moment of its life: while it waits, runs, or has ended."""
     scene.worker(), scene.worker()
     ids = scene.submit(scene.jobs)
+    scene.wait_until_done(0.02)
+    said = Counter[str]()
     for job_id in scene.random.sample(ids, len(ids) // 3):
-        scene.store.cancel(job_id)
+        said[scene.store.cancel(job_id)] += 1
+        time.sleep(scene.random.uniform(0, 2 / len(ids)))  # over about as long as the jobs take
+    scene.measured |= dict(said)
+    assert min(said["dequeued"], said["interrupting"] + said["too_late"]) > 0, f"all at one moment: {said}"
 
 
 def storage_away(scene: Scene) -> None:

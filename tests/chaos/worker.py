@@ -124,16 +124,22 @@ class MortalStore(Store):
         self._point, chance, seed = death.split(":")
         self._chance, self._random = float(chance), random.Random(int(seed))
 
-    def claim(self, *args: Any, **kwargs: Any) -> Claimed:
-        claimed = super().claim(*args, **kwargs)
+    def turn_over(
+        self, settlements: Sequence[Settlement], *args: Any, **kwargs: Any
+    ) -> tuple[list[bool], Claimed]:  # fmt: skip
+        self._reach_settle(settlements)
+        verdicts, claimed = super().turn_over(settlements, *args, **kwargs)
         if any(claim.origin != CALLBACKS for claim in claimed.claims):
             self._reach("claim")
-        return claimed
+        return verdicts, claimed
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        self._reach_settle(settlements)
+        return super().settle(settlements)
+
+    def _reach_settle(self, settlements: Sequence[Settlement]) -> None:
         if any(isinstance(one.result, Mapping) and "outputs" in one.result for one in settlements):
             self._reach("settle")
-        return super().settle(settlements)
 
     def _reach(self, point: str) -> None:
         if point == self._point and self._random.random() < self._chance:

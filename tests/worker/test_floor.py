@@ -23,7 +23,7 @@ from tests.conftest import SettingsFactory
 from tests.fleet import eventually
 from tests.worker.doubles import FakeEngine
 from worker.engines.base import Engine
-from worker.floor import MAX_POSTPONED, Floor
+from worker.floor import MAX_POSTPONED, NOTHING, Floor
 
 CLASSES = ["p0", "p1", "p2", "p3", "callbacks"]
 SPEC = load_registry().get("shapes")
@@ -143,8 +143,7 @@ def test_of_several_attempts_only_the_committed_outputs_stay(
 
     FolderStorage(folder).put(f"{job_id}/1/0.png", b"", "image/png")  # the first is late
     floor.settle()
-    floor.close()
-    assert [path.name for path in (folder / job_id).iterdir()] == ["2"]
+    eventually(lambda: [path.name for path in (folder / job_id).iterdir()] == ["2"])
 
 
 def broken(_spec: ModelSpec) -> Engine:
@@ -320,3 +319,23 @@ def test_an_error_that_is_no_text_still_ends_its_job(floor: Floor, store: Store,
     claim_into(floor)
     run_dry(floor)
     assert job.get_status(refresh=True) == "failed"
+
+
+def test_a_turn_that_asks_for_nothing_forgets_no_claim(
+    floor: Floor, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.floor.MAX_PENDING_UPLOADS", 0)
+    submit(store)
+    assert floor.turn_over("w", CLASSES, None, "token") is NOTHING
+
+
+def test_nothing_is_deleted_for_calls(floor: Floor, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    deleted: list[str] = []
+    monkeypatch.setattr(FolderStorage, "delete_prefix", lambda _self, prefix: deleted.append(prefix))
+    job = Queue("p2", connection=redis, serializer=JSONSerializer).enqueue("worker.tasks.ping", 1)
+    redis.hset(keys.job(job.id), mapping={"fence": 3, "batch_key": "call", "tenant": "default", "model": "call"})
+    claim_into(floor)
+    run_dry(floor)
+    assert job.return_value(refresh=True) == 1
+    floor.close()
+    assert deleted == []

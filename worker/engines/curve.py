@@ -31,7 +31,7 @@ class ServiceCurve:
         return len(self.means) > 1
 
     def expected_ms(self, rows: int) -> float | None:
-        """Between two sizes on the line through them; beyond all on that of the last two, or proportional."""
+        """Between two sizes on the line through them, beyond all on that of the last two; below all as the least."""
         if not self.is_known:
             return None
         sizes = sorted(self.means)

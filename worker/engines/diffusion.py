@@ -153,9 +153,9 @@ class DiffusionEngine:
     def admit(self, jobs: Sequence[EngineJob]) -> None:
         for job in jobs:
             try:
-                if job.is_urgent:
-                    self._make_way(job.input.rows)
                 self._berths[job.job_id] = self._board(job)
+                if job.is_urgent:
+                    self._make_way()
             except Exception as error:  # noqa: BLE001  # an engine never fails a batch for one job
                 self._refused.append(failed(job.job_id, error))
 
@@ -194,24 +194,25 @@ class DiffusionEngine:
         able = [b for b in self._berths.values() if b.job.is_yielding and not b.has_rested and b.slots]
         return sorted(able, key=lambda berth: -berth.job.vd_ms)
 
-    def _make_way(self, rows: int) -> None:
-        missing = rows - self.free_slots()
+    def _make_way(self) -> None:
         for berth in self._yielding():
-            if missing <= 0:
+            if self._unused_slots() >= 0:
                 break
-            missing -= berth.slots
             berth.rest(is_resting=True)
+
+    def _unused_slots(self) -> int:
+        """Less than 0 where more are at work than there are slots."""
+        return self._spec.max_batch - sum(berth.slots for berth in self._berths.values() if not berth.is_resting)
 
     def _call_back(self) -> None:
         """Those who rest go on as slots get free, the earliest virtual deadline first, before anybody new comes."""
         resting = sorted((b for b in self._berths.values() if b.is_resting), key=lambda berth: berth.job.vd_ms)
         if not resting:
             return
-        free = self._spec.max_batch - sum(b.slots for b in self._berths.values() if not b.is_resting)
         for berth in resting:
-            if berth.slots > free:
+            is_alone = self._unused_slots() == self._spec.max_batch  # it may have more images than there are slots
+            if berth.slots > self._unused_slots() and not is_alone:
                 break
-            free -= berth.slots
             berth.rest(is_resting=False)
 
     def _board(self, job: EngineJob) -> _Berth:

@@ -26,7 +26,9 @@ from worker.engines.threadstate import ThreadState
 
 log = logging.getLogger(__name__)
 
-URGENT_PATIENCE = 50
+STEP_PATIENCE = 20
+"""Turns after which a step that urgent tasks held up is taken, by all who can share it: nobody starves."""
+CODA_PATIENCE = 50
 """Turns for which a finished picture waits to be decoded while urgent tasks take steps."""
 
 
@@ -160,10 +162,16 @@ class Hub:
         return [task for task in self._tasks if not task.is_over and not task.is_resting]
 
     def _serve_steps(self) -> None:
-        """A step for all that fit; only for the urgent and their company while there are urgent ones."""
+        """A step for all that fit. While there are urgent ones, only for them, their company, and the groups of which
+        somebody is out of patience."""
         waiting = self._waiting(Phase.STEP)
-        is_urgent = any(call.task.is_urgent for call in waiting)
-        self._forward(list(urgent_batches_of(waiting) if is_urgent else batches_of(waiting)))
+        if any(call.task.is_urgent for call in waiting):
+            impatient = {call.group for call in waiting if self._turn - call.turn >= STEP_PATIENCE}
+            batches = [*batches_of([call for call in waiting if call.group in impatient])]
+            batches += urgent_batches_of([call for call in waiting if call.group not in impatient])
+        else:
+            batches = [*batches_of(waiting)]
+        self._forward(batches)
 
     def _serve(self, phase: Phase) -> bool:
         """One forward for each group of calls that fit together. False when nobody waits."""
@@ -180,8 +188,8 @@ class Hub:
 
         def is_due(batch: Batch) -> bool:
             waited = self._turn - batch.calls[0].turn
-            if is_urgent:
-                return waited >= URGENT_PATIENCE
+            if is_urgent and not any(call.task.is_urgent for call in batch.calls):
+                return waited >= CODA_PATIENCE
             return is_last or batch.is_full or waited >= self._coda_patience
 
         while due := [batch for batch in batches_of(self._waiting(Phase.CODA)) if is_due(batch)]:

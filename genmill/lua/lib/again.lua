@@ -40,7 +40,7 @@ local function repeat_later(h, o, left)
   report(h, o)
   keep(K.results .. h.id, o.ttl)
   note_end(h.id, o.status, -1)
-  run_again(h, o, delay_s, false, fields, {'lane'})
+  run_again(h, o, delay_s, false, fields, {'lane', 'enqueue_at_front'})
 end
 
 -- A job that a client wants canceled goes on no more; nor does one that `is_hopeless`: another run would fail as well.

@@ -57,14 +57,15 @@ local function fill(pick, open_heads, slots, by, out)
   return rows_free
 end
 
--- A batch of what was picked; then urgent jobs that found no slot take those of others, who rest meanwhile.
+-- A batch of what was picked; then urgent jobs that found no room take the slots of others, who rest meanwhile.
 local function fill_all(pick, by, out)
   local left = fill(pick, heads[pick.bk], pick.slots, by, out)
-  if left > 0 or pick.urgent <= 0 or out.is_closed then return end
+  if pick.urgent <= 0 or out.is_closed then return end
   for _, head in ipairs(heads[pick.bk]) do
     if head.class == 'p0' then
-      flush()  -- what was taken has left its lane
-      fill(pick, {head}, pick.urgent, by, out)
+      flush()  -- what was taken has left its lane, and is counted in its scopes
+      taken_in = {}
+      fill(pick, {head}, math.max(0, left) + pick.urgent, by, out)
     end
   end
 end

@@ -1,5 +1,5 @@
--- What jobs take: how long by batch key, how much GPU by tenant and day. For each batch key, sums over those that succeeded lately: jobs, cost, GPU ms, ms from start to
--- end; and the least ms from start to end for one unit of cost.
+-- What jobs take: how long by batch key, how much GPU by tenant and day. For each batch key, sums over those that
+-- succeeded lately: jobs, cost, GPU ms, ms from start to end; and the least ms from start to end for a unit of cost.
 
 local MEMORY = 0.98  -- what one more job leaves of the sums: about the last fifty count
 local FORGET = 1.01  -- by what one more job lifts the least, so that it follows a model that has become slower
@@ -42,7 +42,8 @@ local function usual_ms(bk, cost)
 end
 
 -- When a job would end at the soonest, in ms from now: neither before the shortest run that was seen lately, nor before
--- the workers of its class have done all work with an earlier virtual deadline. nil where nothing is known.
+-- the workers of its class have done all that waits with its virtual deadline or an earlier one. nil where nothing is
+-- known.
 local function soonest_ms(class, bk, cost, vd)
   local own, workers = pace_of(bk), redis.call('SCARD', K.workers .. ':' .. class)
   if not own or workers == 0 then return nil end
@@ -50,7 +51,7 @@ local function soonest_ms(class, bk, cost, vd)
   for _, other in ipairs({'p0', 'p1', 'p2', 'p3'}) do
     for _, key in ipairs(redis.call('ZRANGE', K.bkhead .. other, 0, -1)) do
       local p = pace_of(key)
-      if p then work_ms = work_ms + redis.call('ZCOUNT', K.ready .. other .. ':' .. key, '-inf', '(' .. vd) * p.gpu_ms / p.jobs end
+      if p then work_ms = work_ms + redis.call('ZCOUNT', K.ready .. other .. ':' .. key, '-inf', vd) * p.gpu_ms / p.jobs end
     end
   end
   return math.max(own.least * cost, work_ms / workers)

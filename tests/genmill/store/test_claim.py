@@ -471,3 +471,33 @@ def test_a_suspect_runs_alone_also_where_others_would_rest(
     assert [claim.job_id for claim in taken] == [suspect]
     busy = Want(shapes.batch_key, 0, is_resident=True, is_idle=False, urgent=4)
     assert [claim.job_id for claim in store.claim("w2", CLASSES, [busy]).claims] == [other]
+
+
+@pytest.mark.parametrize(("slots", "urgent"), [(2, 2), (0, 4), (3, 1)])
+def test_free_and_urgent_slots_add_up_for_a_large_urgent_job(
+    store: Store, submit: Submit, shapes: ModelSpec, slots: int, urgent: int
+) -> None:
+    large = submit("a", "p0", num_images=4)
+    want = Want(shapes.batch_key, slots, is_resident=True, is_idle=False, urgent=urgent)
+    assert [claim.job_id for claim in store.claim("w", CLASSES, [want]).claims] == [large]
+
+
+def test_an_overdue_job_that_does_not_fit_keeps_no_urgent_one_out(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    first, urgent = submit("a", "p1", num_images=4), submit("b", "p0")
+    redis.zadd(keys.ready("p1", shapes.batch_key), {first: 1})
+    want = Want(shapes.batch_key, 2, is_resident=True, is_idle=False, urgent=8)
+    assert [claim.job_id for claim in store.claim("w", CLASSES, [want]).claims] == [urgent]
+
+
+def test_a_reserve_holds_for_urgent_slots_too(
+    make_settings: SettingsFactory, redis: Redis, submit: Submit, shapes: ModelSpec
+) -> None:
+    store = Store(redis, make_settings(limits={"all": 3, "reserve:p1": 2}))
+    submit("a", "p1", store=store)
+    for _ in range(3):
+        submit("a", "p0", store=store)
+    want = Want(shapes.batch_key, 1, is_resident=True, is_idle=False, urgent=8)
+    taken = store.claim("w", CLASSES, [want]).claims + store.claim("w", CLASSES, [want]).claims
+    assert sorted(claim.origin for claim in taken) == ["p0", "p1"], "one slot stays for a second job of p1"

@@ -135,3 +135,20 @@ def test_a_model_that_has_become_slower_is_believed_in_time(
         store.settle([Settlement(job_id, claim.fence, Outcome.FINISHED, {}, gpu_ms=GPU_MS)])
     with pytest.raises(DeadlineUnmeetable):
         submit(deadline_s=10)
+
+
+@pytest.mark.usefixtures("history")
+def test_only_work_that_goes_before_it_counts(redis: Redis, submit: Submit) -> None:
+    """Its own deadline puts it before jobs whose virtual deadlines would come before the end of its class's delay."""
+    for _ in range(39):
+        submit("a")
+    job_id = submit(deadline_s=15)
+    assert redis.zrank("gm:ready:p1:" + redis.hget(keys.job(job_id), "batch_key").decode(), job_id) == 0
+
+
+@pytest.mark.usefixtures("history")
+def test_jobs_of_one_call_count_for_each_other(store: Store, shapes: ModelSpec) -> None:
+    job_input = shapes.parse_input({"prompt": "x"})
+    told = store.submit_many([JobRequest(new_job_id(), "a", shapes, job_input, deadline_s=15) for _ in range(100)])
+    kept = sum(one.late is None for one in told)
+    assert kept == pytest.approx(30, abs=1), "thirty jobs of half a second each"

@@ -10,10 +10,11 @@ import pytest
 from genmill.inputs import SchedulerName
 from tests.worker.engines import tiny
 from tests.worker.engines.runs import end_of, image_job, recorded_step, worst_difference
-from worker.engines.base import EngineJob, Event, Finished
+from worker.engines.base import EngineJob, Event, Failed, Finished
 from worker.engines.crew import Crew
 from worker.engines.curve import ServiceCurve
 from worker.engines.diffusion import DiffusionEngine
+from worker.engines.rendezvous import STEP_PATIENCE
 
 SAMPLERS = tuple(SchedulerName)
 
@@ -95,6 +96,47 @@ def test_slots_that_get_free_belong_to_those_who_rest() -> None:
     engine.close()
 
 
+def test_a_job_of_more_images_than_slots_rests_and_goes_on_too() -> None:
+    pipe = tiny.stable_diffusion()
+    engine = DiffusionEngine.from_pipeline(tiny.spec(max_batch=2), pipe, Crew(1))
+    events: dict[str, list[Event]] = {}
+    large = bulk(1, num_images=4, steps=5)
+    engine.admit(large)
+    step(engine, events)
+    engine.admit([urgent(0)])
+    assert on_board(engine)["bulk0"]
+    run_out(engine, events)
+    engine.close()
+    assert worst_difference(pipe, [*large, urgent(0)], events) < 1e-4
+
+
+def test_nobody_rests_for_a_job_that_cannot_begin() -> None:
+    engine = DiffusionEngine.from_pipeline(tiny.spec(max_batch=1), tiny.stable_diffusion_3(), Crew(1))
+    events: dict[str, list[Event]] = {}
+    engine.admit(bulk(1, scheduler=SchedulerName.DEFAULT))
+    step(engine, events)
+    engine.admit([urgent(0, scheduler=SchedulerName.DDIM)])
+    assert on_board(engine) == {"bulk0": False}
+    step(engine, events)
+    assert isinstance(end_of(events["urgent0"]), Failed)
+    assert engine.urgent_slots() == 1
+    engine.close()
+
+
+def test_an_urgent_picture_is_decoded_while_other_urgent_jobs_take_steps() -> None:
+    engine = DiffusionEngine.from_pipeline(tiny.spec(), tiny.stable_diffusion(), Crew(1))
+    events: dict[str, list[Event]] = {}
+    long = dataclasses.replace(image_job("long", steps=45), job_class="p0")
+    engine.admit([urgent(0), long])
+    turns = 0
+    while "urgent0" in on_board(engine):
+        step(engine, events)
+        turns += 1
+    assert turns <= 7
+    assert "long" in on_board(engine)
+    engine.close()
+
+
 def test_a_resting_job_can_be_evicted() -> None:
     engine = DiffusionEngine.from_pipeline(tiny.spec(max_batch=1), tiny.stable_diffusion())
     events: dict[str, list[Event]] = {}
@@ -141,15 +183,26 @@ def curve_of(engine: DiffusionEngine) -> ServiceCurve:
     return call.site.curve(call.shape)
 
 
-def test_others_keep_their_turns_while_urgent_jobs_come_one_after_another() -> None:
-    pipe, jobs = tiny.stable_diffusion(), bulk(3, steps=8)
-    engine = DiffusionEngine.from_pipeline(tiny.spec(max_batch=4), pipe, Crew(1))
+@pytest.mark.parametrize("width", [32, 48])
+def test_others_are_not_starved_by_urgent_jobs_that_never_end(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(ServiceCurve, "saw", lambda *_: None)  # never known, so that nobody may ride along
+    pipe, jobs = tiny.stable_diffusion(), bulk(3, steps=8, width=width)
+    engine = DiffusionEngine.from_pipeline(tiny.spec(max_batch=8), pipe, Crew(1))
     events: dict[str, list[Event]] = {}
     engine.admit(jobs)
-    for number in range(6):
-        engine.admit([urgent(number)])
-        while f"urgent{number}" in on_board(engine):
-            step(engine, events)
+    turns, sent = 0, 0
+
+    def endless(number: int) -> EngineJob:
+        return dataclasses.replace(image_job(f"urgent{number}", seed=number, steps=45), job_class="p0")
+
+    while any(job.job_id in on_board(engine) for job in jobs):
+        if f"urgent{sent - 1}" not in on_board(engine):
+            engine.admit([endless(sent)])
+            sent += 1
+        step(engine, events)
+        turns += 1
+        assert turns < 12 * STEP_PATIENCE
     run_out(engine, events)
     engine.close()
-    assert worst_difference(pipe, [*jobs, *map(urgent, range(6))], events) < 1e-4
+    assert turns > 4 * STEP_PATIENCE, "urgent jobs go first"
+    assert worst_difference(pipe, [*jobs, *map(endless, range(sent))], events) < 1e-4
