@@ -53,6 +53,7 @@ class Queue(RuleBasedStateMachine):
         self.states: dict[str, JobState] = {}
         self.fences: dict[str, int] = {}
         self.to_cancel: set[str] = set()
+        self.to_retry: set[str] = set()
 
     def move(self, job_id: str, event: str) -> None:
         self.states[job_id] = TRANSITIONS[self.states.get(job_id), event]
@@ -92,8 +93,21 @@ class Queue(RuleBasedStateMachine):
         assert self.store.settle([settlement]) == [is_ours]
         assert self.store.settle([settlement]) == [is_ours], "a repetition is the same commit"
         if is_ours:
-            self.move(claim.job_id, "cancel" if is_moved and claim.job_id in self.to_cancel else EVENTS[outcome])
+            self.move(claim.job_id, self.event_of(claim.job_id, outcome, is_moved=is_moved))
             self.to_cancel.discard(claim.job_id)
+
+    def event_of(self, job_id: str, outcome: Outcome, *, is_moved: bool) -> str:
+        if job_id in self.to_cancel and is_moved:
+            return "cancel"
+        if outcome is Outcome.FAILED and job_id in self.to_retry and job_id not in self.to_cancel:
+            self.to_retry.discard(job_id)
+            return "retry"
+        return EVENTS[outcome]
+
+    @rule(job_id=jobs)
+    def allow_one_more_run(self, job_id: str) -> None:
+        self.redis.hset(keys.job(job_id), "retries_left", 1)  # as RQ's Retry does
+        self.to_retry.add(job_id)
 
     @rule(job_id=jobs)
     def cancel(self, job_id: str) -> None:
