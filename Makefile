@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check up bench chaos bench-claim bench-queue set-up clean
+.PHONY: demo test check up bench chaos bench-claim bench-engine bench-queue set-up clean
 
 demo: $(READY)
 	$(BIN)/genmill demo
@@ -20,7 +20,7 @@ check: $(READY)
 up: $(READY)
 	$(BIN)/genmill up
 
-BENCHMARKS := $(filter-out __init__ gpu_% noop queue_peers claim_scale publish_queue report,$(basename $(notdir $(wildcard bench/*.py))))
+BENCHMARKS := $(filter-out __init__ gpu_% noop queue_peers claim_scale engine servers traffic publish_queue report,$(basename $(notdir $(wildcard bench/*.py))))
 
 bench: $(READY)
 	@mkdir -p out/bench
@@ -31,6 +31,9 @@ chaos: $(READY)
 
 bench-claim: $(READY)
 	$(BIN)/python -m bench.claim_scale
+
+bench-engine: $(READY)
+	$(BIN)/python -m bench.engine
 
 bench-queue: $(READY)
 	$(BIN)/python -m bench.queue_peers
