@@ -142,6 +142,10 @@ class DiffusionEngine:
         known = {shape: curve for shape, curve in self._denoiser.curves.items() if curve.is_known}
         return {f"{self._place.device} {_name_of(shape)}": curve.as_json() for shape, curve in known.items()}
 
+    def learnt_caps(self) -> dict[str, int]:
+        """Rows of the denoiser's forwards, by shape, where running out of memory taught less than was configured."""
+        return {_name_of(shape): rows for shape, rows in self._denoiser.caps.learnt.items()}
+
     def free_slots(self) -> int:
         """An image that only waits to be decoded has left its slot."""
         taken = sum(task.phase is not Phase.CODA for task in self._hub.tasks)
