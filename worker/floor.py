@@ -99,7 +99,7 @@ class Floor:
         """One iteration: the most urgent engine with those that ride along, and whatever the thread-driven stations
         have ready."""
         self.obey()
-        at_work = whose_turn(self.residents.stations(), self._heads())
+        at_work = whose_turn(self.residents.stations(), self._heads(), time.time() * 1e3)
         stations: list[Station] = [*at_work, self._calls, self._deliveries]
         for station in stations:
             self._record(station.step())
@@ -204,7 +204,12 @@ class Floor:
     def _station(self, batch_key: str) -> Station | None:
         if batch_key == keys.CALL_BATCH_KEY:
             return self._calls
-        return self._deliveries if batch_key == keys.CALLBACKS else self.residents.station_for(batch_key)
+        if batch_key == keys.CALLBACKS:
+            return self._deliveries
+        station = self.residents.station_for(batch_key)
+        if station is not None and station.is_idle():
+            station.join_in([other for other in self.residents.stations() if other.is_stepping()])
+        return station
 
     def _heads(self) -> dict[str, float]:
         """The earliest virtual deadline of each batch key among those who take part in its steps."""

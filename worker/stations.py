@@ -50,6 +50,7 @@ class ModelStation:
     ) -> None:
         self.batch_key = spec.batch_key
         self.step_s = 0.0
+        self.spent_s = 0.0
         self._clock = clock
         self._spec, self._engine, self._storage, self._pool = spec, engine, storage, pool
         self._loading: dict[str, tuple[Claim, Future[EngineJob]]] = {}
@@ -57,6 +58,11 @@ class ModelStation:
 
     def free_slots(self) -> int:
         return self._engine.free_slots() - self._loading_rows()
+
+    def join_in(self, others: Sequence[ModelStation]) -> None:
+        """It has work again: the time that it was idle gives it nothing over those that were at work."""
+        if others:
+            self.spent_s = max(self.spent_s, min(other.spent_s for other in others))
 
     def urgent_slots(self) -> int:
         """Besides the free ones, for jobs of p0 only; less what is on its way and will find none free."""
@@ -93,6 +99,7 @@ class ModelStation:
         start = self._clock()
         events = self._engine.step()
         took_s = self._clock() - start
+        self.spent_s += took_s
         self.step_s = took_s if not self.step_s else self.step_s + STEP_SMOOTHING * (took_s - self.step_s)
         return events
 

@@ -11,10 +11,12 @@ RIDE_ALONG_SHARE = 0.1
 
 
 class Stepping(Protocol):
-    """What is known of a station with work. `step_s` is what one of its steps takes, 0 while that is unknown."""
+    """What is known of a station with work. `step_s` is what one of its steps takes, 0 while that is unknown;
+    `spent_s` what all have taken."""
 
     batch_key: str
     step_s: float
+    spent_s: float
 
     def is_idle(self) -> bool: ...
     def is_stepping(self) -> bool: ...
@@ -23,13 +25,20 @@ class Stepping(Protocol):
 S = TypeVar("S", bound=Stepping)
 
 
-def whose_turn(stations: Sequence[S], heads: Mapping[str, float]) -> list[S]:
+def whose_turn(stations: Sequence[S], heads: Mapping[str, float], now_ms: float) -> list[S]:
     """The station with the earliest virtual deadline on board (`heads`, by batch key) and, beside it, those whose
     steps cost next to nothing compared to its own: twelve short texts need not wait for a batch of images.
 
-    Stations that only wait for their inputs come in any case, since to look after them takes no time.
+    Where several are overdue the worker cannot keep up, and to go on by deadlines would serve whoever has the oldest
+    backlog alone: those share the time. Stations that only wait for their inputs come in any case, since to look after
+    them takes no time.
     """
-    at_work = sorted((s for s in stations if s.is_stepping()), key=lambda s: heads.get(s.batch_key, inf))
+
+    def order(station: S) -> tuple[bool, float]:
+        head = heads.get(station.batch_key, inf)
+        return (head >= now_ms, head if head >= now_ms else station.spent_s)
+
+    at_work = sorted((s for s in stations if s.is_stepping()), key=order)
     waiting = [s for s in stations if not s.is_idle() and not s.is_stepping()]
     if not at_work:
         return waiting

@@ -167,3 +167,25 @@ def test_a_residents_own_overdue_jobs_go_before_a_later_one_of_another(
         turn(floor)
     assert [record.state for record in store.get_many(ids) if record and record.state is JobState.QUEUED] == []
     floor.close()
+
+
+def test_a_long_backlog_of_one_tenant_does_not_keep_anothers_model_out(
+    floor: Floor, store: Store, submit: Callable[..., str], loader: Loader, redis: Redis
+) -> None:
+    backlog = [submit("a", steps=3) for _ in range(40)]
+    for job_id in backlog:
+        overdue(redis, store, job_id)
+    turn(floor)
+    spec = floor.residents._registry.get("b")
+    late = store.submit(
+        JobRequest(new_job_id(), "other", spec, spec.parse_input({"prompt": "x", "width": 64, "height": 64}))
+    )[0]
+    redis.zadd(keys.ready("p1", spec.batch_key), {late: 1000})
+    redis.zadd(keys.batch_key_heads("p1"), {spec.batch_key: 1000})  # overdue, but later than the whole backlog
+    for _ in range(4):
+        turn(floor)
+    assert loader.loaded == ["a"]
+    redis.hset("gm:vt", mapping={"t": 50_000, "other": 0})
+    run_until(floor, lambda: all_done(store, [late]))
+    assert not all_done(store, backlog)
+    floor.close()

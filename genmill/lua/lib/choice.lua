@@ -46,8 +46,22 @@ end
 
 local function earlier(one, other) return not other or one.vd < other.vd end
 
--- Stay with resident models until another key's head is overdue, and earlier than all of theirs. One for which another
--- model would have to go is chosen only then, and `is_crowded`: nothing can be claimed for it yet.
+-- Of the tenants that wait for a batch key the one who has been served least.
+local function least_served(option)
+  local least = math.huge
+  for _, head in ipairs(heads[option.bk]) do
+    local first = redis.call('ZRANGE', K.act .. head.class .. ':' .. option.bk, 0, 0, 'WITHSCORES')
+    if first[1] then least = math.min(least, virtual_time(first[1])) end
+  end
+  return least
+end
+
+local BEHIND_MS = 10000  -- of GPU time for a unit of weight
+local function is_behind(one, other) return least_served(one) + BEHIND_MS < least_served(other) end
+
+-- Stay with resident models until another key's head is overdue, and earlier than all of theirs or of a tenant that is
+-- behind. One for which another model would have to go is chosen only then, and `is_crowded`: nothing can be claimed for
+-- it yet.
 local function choose(wants)
   local resident, best, other
   for _, want in ipairs(wants) do
@@ -57,7 +71,8 @@ local function choose(wants)
       if earlier(option, best) and has_slots(option) then best = option end
     elseif option and earlier(option, other) and (option.vd < now_ms or not option.is_crowded) then other = option end
   end
-  local is_overdue = other and not other.is_unpaid and other.vd < now_ms and earlier(other, resident)
+  local is_overdue = other and not other.is_unpaid and other.vd < now_ms
+    and (earlier(other, resident) or is_behind(other, resident))
   if other and (is_overdue or not (best or other.is_crowded)) then return other end
   return best
 end
