@@ -19,6 +19,8 @@ from genmill.store import Store
 
 log = logging.getLogger("genmill.scheduler")
 
+LEAST_PAUSE_S = 3.0
+"""Workers that could not renew try again a second later."""
 TICK_S = 1
 LIMITS_TTL_S = 30.0
 """Published limits outlive a take-over; when no scheduler is left the static ones of the workers hold."""
@@ -72,7 +74,7 @@ class Scheduler:
 
     def note_outage(self) -> None:
         """Leases ran out while nobody could renew them: let the workers renew before anything is reaped."""
-        self._reap_after = self._clock() + 2 * self._store.settings.renew_s
+        self._reap_after = self._clock() + max(2 * self._store.settings.renew_s, LEAST_PAUSE_S)
 
     def tick(self) -> None:
         """One second's work of a leader; nothing on standby. Raises RedisError."""

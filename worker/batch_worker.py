@@ -82,7 +82,7 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
         _patient(self.connection)
         self._floor = self._open_floor()
         self.bootstrap(logging_level, date_format, log_format)
-        setup_loghandlers(logging_level, date_format, log_format, name="genmill")
+        setup_loghandlers(logging_level or "INFO", date_format, log_format, name="genmill")
         if with_scheduler:
             self._start_scheduler(burst, logging_level, date_format, log_format)
         self._install_signal_handlers()

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from redis.exceptions import RedisError
@@ -53,6 +54,7 @@ class Floor:
         self._calls = CallStation(store, registry, settings)
         self._deliveries = DeliveryStation(store, settings, Links(settings))
         self._unsettled: list[Settlement] = []
+        self._begun: dict[tuple[str, int], float] = {}
         self._curves: dict[str, Curve] = {}
         self._curves_due_s = 0.0
         self._stops: deque[tuple[str, Outcome]] = deque()
@@ -86,6 +88,7 @@ class Floor:
             if station is None:
                 raise ModelUnavailable(f"this worker has no model for {claims[0].batch_key}")  # noqa: TRY301 - ends as what loading raises
             station.admit(claims)
+            self._begun.update(dict.fromkeys(((c.job_id, c.fence) for c in claims), time.monotonic()))
         except RedisError as err:
             log.warning("batch %s goes back to the queue: %s", claims[0].batch_key, err)
             self._unsettled += [Settlement(c.job_id, c.fence, Outcome.RETURNED) for c in claims]
@@ -135,14 +138,22 @@ class Floor:
 
     def has_ended(self) -> bool:
         """Ends wait to be committed."""
-        return bool(self._batch_of_ended())
+        self._unsettled += self._uploads.take_done()
+        return bool(self._unsettled)
 
     def _batch_of_ended(self) -> list[Settlement]:
         self._unsettled += self._uploads.take_done()
-        return self._unsettled[:MOST_SETTLED]
+        return [self._timed(settlement) for settlement in self._unsettled[:MOST_SETTLED]]
+
+    def _timed(self, settlement: Settlement) -> Settlement:
+        """With what the run took; only a success tells what runs take."""
+        begun_s = self._begun.get((settlement.job_id, settlement.fence))
+        if begun_s is None or settlement.outcome is not Outcome.FINISHED:
+            return settlement
+        return replace(settlement, run_ms=(time.monotonic() - begun_s) * 1e3)
 
     def _ended(self) -> list[tuple[str, int]]:
-        return [(settlement.job_id, settlement.fence) for settlement in self._batch_of_ended()]
+        return [(settlement.job_id, settlement.fence) for settlement in self._unsettled[:MOST_SETTLED]]
 
     def _see_off(self, batch: Sequence[Settlement], verdicts: Sequence[bool]) -> None:
         for settlement, is_ours in zip(batch, verdicts, strict=True):
@@ -152,6 +163,7 @@ class Floor:
             if claim is not None and claim.batch_key not in (keys.CALL_BATCH_KEY, keys.CALLBACKS):
                 self._uploads.discard(settlement.job_id, _orphaned(settlement, is_ours=is_ours))
             self.board.remove(settlement.job_id, settlement.fence)
+            self._begun.pop((settlement.job_id, settlement.fence), None)
         del self._unsettled[: len(batch)]
 
     def publish_curves(self) -> None:
@@ -250,6 +262,7 @@ class Floor:
         log.warning("job %s: the lease was lost, it leaves the batch", claim.job_id)
         self._evict(claim)
         self.board.remove(claim.job_id, claim.fence)
+        self._begun.pop((claim.job_id, claim.fence), None)
 
     def _record(self, events: Iterable[StationEvent]) -> None:
         for event in events:

@@ -1,5 +1,5 @@
 -- Turns a claimed plain call of worker.tasks.generate into a full job: running (as a call) -> queued in its lane.
--- ARGV: id, fence, delay ms of the class, then field, value pairs (tenant, model, batch_key, cost, rows, data ...)
+-- ARGV: id, fence, delay ms of the class, list ttl s, then field, value pairs (tenant, model, batch_key, cost, rows, data ...)
 -- Returns 'ok' or 'stale'.
 local id, fence, delay_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local h = load(id)
@@ -11,9 +11,13 @@ if h.cancel then
   flush()
   return 'ok'
 end
-redis.call('HSET', K.job .. id, unpack(ARGV, 4))
+redis.call('HSET', K.job .. id, unpack(ARGV, 5))
+for _, name in ipairs({'result_ttl', 'failure_ttl'}) do  -- what its pusher asked for goes before the fleet's
+  if h[name] then redis.call('HSET', K.job .. id, name, h[name]) end
+end
 redis.call('HSET', K.job .. id, 'status', 'queued', 'vd', int(now_ms + delay_ms), 'enqueued_ms', int(now_ms))
 enqueue(load(id))
 later('ZADD', K.list .. h.tenant, now_ms, id)
 flush()
+trim_list(h.tenant, tonumber(ARGV[4]))
 return 'ok'

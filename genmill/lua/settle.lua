@@ -1,6 +1,6 @@
 -- Ends or gives back running jobs whose fence is still their own.
 -- ARGV: for each job: id, fence, outcome, payload (b64 JSON or ''), error (JSON or ''), exc (b64 zlib or ''), gpu ms,
---       delay ms, 1 if another run would fail as well
+--       delay ms, 1 if another run would fail as well, ms that the run took (0 where it is not known)
 --   outcome: finished | failed | canceled | stopped   running -> that terminal state; finished and failed, where RQ's
 --                                                     Repeat and Retry say so, -> scheduled, or queued at once
 --            scheduled                                running -> scheduled for now + delay ms (RQ's registry)
@@ -15,7 +15,7 @@ local function charge(h, gpu_ms, weight)
   touch(h.origin, h.batch_key, h.tenant)
 end
 
-local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, delay_ms, is_hopeless)
+local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, delay_ms, is_hopeless, run_ms)
   local h, mark = load(id), fence .. ':' .. outcome
   if not h.exists or h.fence ~= tonumber(fence) then return 'stale' end
   if h.status ~= 'started' then
@@ -39,7 +39,7 @@ local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, del
   else
     h.gpu_ms = tonumber(h.gpu_ms or 0) + tonumber(gpu_ms)
     spend(h.tenant, tonumber(gpu_ms))
-    if outcome == 'finished' and h.origin ~= 'callbacks' then learn(h, tonumber(gpu_ms)) end
+    if outcome == 'finished' and run_ms ~= '0' then learn(h, tonumber(gpu_ms), tonumber(run_ms)) end
     end_run(h, {status = outcome, payload = payload, error = err, exc = exc, event = EVENTS[outcome],
       type = TYPES[outcome], ttl = outcome == 'finished' and h.result_ttl or h.failure_ttl, settled = mark},
       is_hopeless == '1')
@@ -48,9 +48,9 @@ local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, del
 end
 
 local ids, verdicts = {}, {}
-for i = 1, #ARGV, 9 do ids[#ids + 1] = ARGV[i] end
+for i = 1, #ARGV, 10 do ids[#ids + 1] = ARGV[i] end
 local leases = redis.call('HMGET', K.leases, unpack(ids))
-for i, packed in ipairs(leases) do verdicts[i] = settle(packed, unpack(ARGV, 9 * i - 8, 9 * i)) end
+for i, packed in ipairs(leases) do verdicts[i] = settle(packed, unpack(ARGV, 10 * i - 9, 10 * i)) end
 flush_spendings()
 flush_paces()
 flush()

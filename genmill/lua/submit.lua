@@ -48,7 +48,9 @@ local function lateness(deadline_ms)
   flush()  -- those before it count
   local vd = times(0, deadline_ms, false)
   local soonest = soonest_ms(shared.origin, shared.batch_key, tonumber(shared.cost), vd)
-  return soonest and soonest > deadline_ms and {'late', deadline_ms, math.ceil(soonest)}
+  if not soonest or soonest <= deadline_ms then return nil end
+  doubt(shared.batch_key)
+  return {'late', deadline_ms, math.ceil(soonest)}
 end
 
 local function store(id, ttl_ms, deadline_ms, is_best_effort, first, last)
@@ -81,8 +83,7 @@ while at <= #ARGV do
   replies[#replies + 1] = answer
   at = last + 1
 end
+flush_paces()
 flush()
-local list = K.list .. shared.tenant
-redis.call('ZREMRANGEBYSCORE', list, 0, now_ms - list_ttl * 1000)
-redis.call('EXPIRE', list, list_ttl)
+trim_list(shared.tenant, list_ttl)
 return replies

@@ -65,11 +65,16 @@ def own_fields(request: JobRequest) -> dict[str, Any]:
     return fields
 
 
+def lifetime_s(settings: Settings) -> int:
+    """How long an ended job may be there, so long its tenant's list knows it."""
+    return max(settings.result_ttl_s, settings.failure_ttl_s)
+
+
 def submit_args(requests: Sequence[JobRequest], settings: Settings, static_limits: str) -> list[Any]:
     """For submit.lua, of jobs that are `shared_by` alike."""
     first = requests[0]
     shared = flat(shared_fields(first, settings))
-    lifetime = max(settings.result_ttl_s, settings.failure_ttl_s)
+    lifetime = lifetime_s(settings)
     delay_ms = settings.class_delay_ms[first.job_class.value]
     args = [static_limits, settings.idempotency_ttl_s, lifetime, delay_ms, len(shared), *shared]
     for request in requests:
@@ -116,7 +121,8 @@ def settle_args(settlement: Settlement) -> list[Any]:
     error = error_json(settlement.error) if settlement.error else ""
     is_hopeless = settlement.error is not None and not settlement.error.is_retryable
     head = [settlement.job_id, settlement.fence, settlement.outcome.value]
-    return [*head, payload, error, exc, round(settlement.gpu_ms, 3), settlement.delay_ms, int(is_hopeless)]
+    times = [round(settlement.gpu_ms, 3), settlement.delay_ms, int(is_hopeless), round(settlement.run_ms)]
+    return [*head, payload, error, exc, *times]
 
 
 def read_claim(row: Sequence[bytes | None], suspect_crashes: int) -> Claim:

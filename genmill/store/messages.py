@@ -28,7 +28,8 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """One run's end. `delay_ms` only for SCHEDULED; `exc` is the traceback that RQ's tools show.
+    """One run's end. `delay_ms` only for SCHEDULED; `exc` is the traceback that RQ's tools show; `run_ms` is since the
+    job was with its model, loading not counted, 0 where that is not known.
 
     A job that has runs left is not over with it: RQ's Repeat after FINISHED, its Retry after FAILED, unless the error
     is one that another run would meet as well.
@@ -42,6 +43,7 @@ class Settlement:
     exc: str = ""
     gpu_ms: float = 0.0
     delay_ms: int = 0
+    run_ms: float = 0.0
 
 
 class Refusal(NamedTuple):

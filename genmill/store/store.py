@@ -146,9 +146,8 @@ class Store:
             encoding.shared_fields(request, self.settings) | encoding.own_fields(request) | {"origin": claim.origin}
         )
         delay_ms = self.settings.class_delay_ms[request.job_class.value]
-        return bool(
-            self._scripts["refile"](args=[claim.job_id, claim.fence, delay_ms, *encoding.flat(fields)]) == b"ok"
-        )
+        args = [claim.job_id, claim.fence, delay_ms, encoding.lifetime_s(self.settings), *encoding.flat(fields)]
+        return bool(self._scripts["refile"](args=args) == b"ok")
 
     def note_progress(self, steps: Iterable[tuple[str, int, int, int]]) -> int:
         """(job id, fence, step, steps) of running jobs; returns how many were still ours."""

@@ -49,8 +49,7 @@ def test_a_deadline_shows_and_one_that_cannot_be_kept_is_refused(alice: Caller, 
     assert before + 89 < deadline < time.time() + 91
 
     (claim,) = store.claim("w", ["p1"], [Want(SHAPES, 1)]).claims
-    redis.hset(f"rq:job:{job['id']}", "start_ms", int((time.time() - 60) * 1000))
-    store.settle([Settlement(claim.job_id, claim.fence, Outcome.FINISHED, {}, gpu_ms=1000)])
+    store.settle([Settlement(claim.job_id, claim.fence, Outcome.FINISHED, {}, gpu_ms=1000, run_ms=60_000)])
     redis.sadd("rq:workers:p1", "rq:worker:w")
     refused = alice("POST", "/v1/jobs", json={**IMAGE_JOB, "deadline_s": 5})
     assert (refused.status_code, refused.json["error"]["code"]) == (422, "deadline_unmeetable")

@@ -397,6 +397,7 @@ def test_every_command_has_help_and_json() -> None:
         "models",
         "keys",
         "limits",
+        "profile",
         "doctor",
         "env",
         "webhook-secret",

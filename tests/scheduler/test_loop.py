@@ -12,7 +12,7 @@ from genmill.jobs import JobRequest, JobState, new_job_id
 from genmill.keys import JobClass
 from genmill.registry import load_registry
 from genmill.store import Outcome, Settlement, Store, Want
-from scheduler.loop import Scheduler
+from scheduler.loop import LEAST_PAUSE_S, Scheduler
 from tests.conftest import SettingsFactory
 from tests.fleet import eventually
 
@@ -72,7 +72,7 @@ def test_after_an_outage_workers_may_renew_before_anything_is_reaped(
     leader.note_outage()
     leader.tick()
     assert state(store, job_id) is JobState.RUNNING
-    now[0] += 1
+    now[0] += LEAST_PAUSE_S
     leader.tick()
     assert state(store, job_id) is JobState.QUEUED
 

@@ -339,3 +339,24 @@ def test_nothing_is_deleted_for_calls(floor: Floor, redis: Redis, monkeypatch: p
     assert job.return_value(refresh=True) == 1
     floor.close()
     assert deleted == []
+
+
+def test_what_a_run_took_is_told_without_the_loading_of_its_model(
+    store: Store, make_settings: SettingsFactory, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr("worker.floor.time.monotonic", lambda: now_s[0])
+
+    def slow(_spec: ModelSpec) -> Engine:
+        now_s[0] += 60
+        return FakeEngine()
+
+    floor = Floor(store, load_registry(), make_settings(), load=slow)
+    submit(store, steps=1)
+    claim_into(floor)
+    now_s[0] += 2
+    run_dry(floor)
+    floor.close()
+    jobs, _cost, _gpu_ms, run_ms, *_ = map(float, redis.hget("gm:pace", SPEC.batch_key).split())
+    assert (jobs, run_ms) == (1, 2000)
+    assert floor._begun == {}

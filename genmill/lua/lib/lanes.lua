@@ -94,3 +94,9 @@ local function flush_lanes()
   end
   touched, woken, charged, lined_up = {}, {}, {}, {}
 end
+
+-- A tenant's list holds the jobs that may still be there.
+local function trim_list(tenant, ttl_s)
+  redis.call('ZREMRANGEBYSCORE', K.list .. tenant, 0, now_ms - ttl_s * 1000)
+  redis.call('EXPIRE', K.list .. tenant, ttl_s)
+end

@@ -22,14 +22,22 @@ def history(store: Store, submit: Submit, shapes: ModelSpec, redis: Redis) -> No
     redis.sadd("rq:workers:p1", "rq:worker:w")
     ids = [submit("past") for _ in range(4)]
     claims = store.claim("w", CLASSES, [Want(shapes.batch_key, 4)]).claims
-    for job_id in ids:
-        redis.hset(keys.job(job_id), "start_ms", server_ms(redis) - int(RUN_S * 1000))
-    store.settle([Settlement(c.job_id, c.fence, Outcome.FINISHED, {}, gpu_ms=GPU_MS) for c in claims])
+    assert len(claims) == len(ids)
+    store.settle(
+        [Settlement(c.job_id, c.fence, Outcome.FINISHED, {}, gpu_ms=GPU_MS, run_ms=RUN_S * 1e3) for c in claims]
+    )
 
 
 def server_ms(redis: Redis) -> int:
     seconds, micros = redis.time()
     return int(seconds * 1000 + micros // 1000)
+
+
+def age_pace(redis: Redis, minutes: int) -> None:
+    """As if what is known had been learnt so much earlier."""
+    for batch_key, text in redis.hgetall("gm:pace").items():
+        *numbers, at_s = text.split()
+        redis.hset("gm:pace", batch_key, b" ".join([*numbers, b"%d" % (int(at_s) - 60 * minutes)]))
 
 
 def vd_of(redis: Redis, job_id: str) -> float:
@@ -131,8 +139,8 @@ def test_a_model_that_has_become_slower_is_believed_in_time(
     for _ in range(40):
         job_id = submit()
         (claim,) = store.claim("w", CLASSES, [Want(shapes.batch_key, 1)]).claims
-        redis.hset(keys.job(job_id), "start_ms", server_ms(redis) - 30_000)
-        store.settle([Settlement(job_id, claim.fence, Outcome.FINISHED, {}, gpu_ms=GPU_MS)])
+        store.settle([Settlement(job_id, claim.fence, Outcome.FINISHED, {}, gpu_ms=GPU_MS, run_ms=30_000)])
+        age_pace(redis, minutes=10)
     with pytest.raises(DeadlineUnmeetable):
         submit(deadline_s=10)
 
@@ -152,3 +160,36 @@ def test_jobs_of_one_call_count_for_each_other(store: Store, shapes: ModelSpec) 
     told = store.submit_many([JobRequest(new_job_id(), "a", shapes, job_input, deadline_s=15) for _ in range(100)])
     kept = sum(one.late is None for one in told)
     assert kept == pytest.approx(30, abs=1), "thirty jobs of half a second each"
+
+
+@pytest.mark.usefixtures("history")
+def test_a_run_of_unknown_length_teaches_nothing(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    before = redis.hgetall("gm:pace")
+    job_id = submit()
+    (claim,) = store.claim("w", CLASSES, [Want(shapes.batch_key, 1)]).claims
+    store.settle([Settlement(job_id, claim.fence, Outcome.FINISHED, {}, gpu_ms=1)])
+    assert redis.hgetall("gm:pace") == before
+
+
+@pytest.mark.usefixtures("history")
+def test_refusals_do_not_go_on_for_ever_where_nothing_else_runs(submit: Submit) -> None:
+    refused = 0
+    while True:
+        try:
+            submit(deadline_s=5)
+            break
+        except DeadlineUnmeetable:
+            refused += 1
+    assert 10 < refused < 40
+
+
+@pytest.mark.usefixtures("history")
+def test_half_of_what_runs_counts(redis: Redis, store: Store, submit: Submit, shapes: ModelSpec) -> None:
+    for _ in range(40):
+        submit("a", "p0")
+    assert len(store.claim("w", CLASSES, [Want(shapes.batch_key, 40)]).claims) == 40
+    with pytest.raises(DeadlineUnmeetable, match=r"after 10\.5 s"):
+        submit(deadline_s=10)
+    assert submit(deadline_s=11)
