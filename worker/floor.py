@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from redis.exceptions import RedisError
 
 from genmill import keys
-from genmill.errors import JobCanceled, JobFailure, ModelUnavailable
+from genmill.errors import JobCanceled, ModelUnavailable
 from genmill.jobs import Claim
 from genmill.links import Links
 from genmill.registry import ModelSpec, Registry
@@ -23,6 +21,7 @@ from genmill.store import Claimed, Outcome, Room, Settlement, Store, Want
 from worker.board import Board
 from worker.calls import CallStation
 from worker.deliveries import DeliveryStation
+from worker.ends import Ends, trace
 from worker.engines.base import Curve, Engine, Failed, Finished, Left, Postponed, Progress, Returned, StationEvent
 from worker.residency import Residents
 from worker.stations import Station
@@ -34,8 +33,6 @@ log = logging.getLogger("genmill.worker")
 MAX_POSTPONED, ELSEWHERE_S = 5, 5.0
 """How often, and for how long, a job is put off whose model does not load; see Residents.LOAD_RETRY_S."""
 CURVES_EVERY_S = 10.0
-MOST_SETTLED = 64
-"""Ends committed together: Redis does nothing else meanwhile."""
 NOTHING = Claimed((), "busy")
 MAX_PENDING_UPLOADS = 256
 """Above this the storage is not keeping up, and claiming more would only pile results up in memory."""
@@ -50,11 +47,9 @@ class Floor:
         self.store, self.settings, self.board = store, settings, Board()
         storage = open_storage(settings)
         self.residents = Residents(registry, settings, storage, load)
-        self._uploads = Uploader(storage, settings.upload_threads)
+        self._ends = Ends(self.board, Uploader(storage, settings.upload_threads))
         self._calls = CallStation(store, registry, settings)
         self._deliveries = DeliveryStation(store, settings, Links(settings))
-        self._unsettled: list[Settlement] = []
-        self._begun: dict[tuple[str, int], float] = {}
         self._curves: dict[str, Curve] = {}
         self._curves_due_s = 0.0
         self._stops: deque[tuple[str, Outcome]] = deque()
@@ -62,8 +57,8 @@ class Floor:
 
     def wants(self, classes: Sequence[str], most: int | None) -> list[Want]:
         """What to ask the queue for: nothing while the storage does not keep up, or a suspect runs alone."""
-        staying = self.board.without(self._ended())
-        if self._uploads.pending() >= MAX_PENDING_UPLOADS or any(claim.is_suspect for claim in staying):
+        staying = self._staying(self._ends.batch())
+        if self.uploads_pending() >= MAX_PENDING_UPLOADS or any(claim.is_suspect for claim in staying):
             return []
         wants = [Want(keys.CALL_BATCH_KEY, self._calls.free_slots(), is_resident=True)]
         if keys.CALLBACKS in classes:
@@ -88,15 +83,16 @@ class Floor:
             if station is None:
                 raise ModelUnavailable(f"this worker has no model for {claims[0].batch_key}")  # noqa: TRY301 - ends as what loading raises
             station.admit(claims)
-            self._begun.update(dict.fromkeys(((c.job_id, c.fence) for c in claims), time.monotonic()))
+            self._ends.begin(claims)
         except RedisError as err:
             log.warning("batch %s goes back to the queue: %s", claims[0].batch_key, err)
-            self._unsettled += [Settlement(c.job_id, c.fence, Outcome.RETURNED) for c in claims]
+            for claim in claims:
+                self._ends.add(claim, Outcome.RETURNED)
         except Exception as err:  # the edge to third-party model code: whatever it raises ends these jobs only
             log.exception("batch %s cannot start", claims[0].batch_key)
             self._record([_unavailable(claim, err) for claim in claims])
         for claim in self._calls.take_refiled():
-            self.board.remove(claim.job_id, claim.fence)
+            self._ends.forget(claim.job_id, claim.fence)
 
     def step(self) -> None:
         """One iteration: the most urgent engine with those that ride along, and whatever the thread-driven stations
@@ -109,7 +105,7 @@ class Floor:
 
     def uploads_pending(self) -> int:
         """Finished jobs whose outputs are not stored yet."""
-        return self._uploads.pending()
+        return self._ends.uploads.pending()
 
     def has_batch(self) -> bool:
         """A model is at work, so the loop should not wait."""
@@ -118,14 +114,13 @@ class Floor:
     def turn_over(self, worker: str, classes: Sequence[str], most: int | None, token: str) -> Claimed:
         """Commit what has ended and take a batch on board, in one round trip. Raises RedisError; then ask again with
         the same token: both may have been made."""
-        batch = self._batch_of_ended()
-        claimed = NOTHING
+        batch, claimed = self._ends.batch(), NOTHING
         if wants := self.wants(classes, most):
-            is_empty = not self.board.without(self._ended())
+            is_empty = not self._staying(batch)
             verdicts, claimed = self.store.turn_over(batch, worker, classes, wants, token=token, is_empty=is_empty)
         else:
             verdicts = self.store.settle(batch)
-        self._see_off(batch, verdicts)
+        self._ends.see_off(batch, verdicts)
         if claimed.why.startswith("swap "):
             self.residents.make_way()
         self.admit(claimed.claims)
@@ -133,38 +128,15 @@ class Floor:
 
     def settle(self) -> None:
         """Commit all that has ended. Keeps what could not be committed for the next call; raises RedisError."""
-        while batch := self._batch_of_ended():
-            self._see_off(batch, self.store.settle(batch))
+        while batch := self._ends.batch():
+            self._ends.see_off(batch, self.store.settle(batch))
 
     def has_ended(self) -> bool:
         """Ends wait to be committed."""
-        self._unsettled += self._uploads.take_done()
-        return bool(self._unsettled)
+        return self._ends.has_any()
 
-    def _batch_of_ended(self) -> list[Settlement]:
-        self._unsettled += self._uploads.take_done()
-        return [self._timed(settlement) for settlement in self._unsettled[:MOST_SETTLED]]
-
-    def _timed(self, settlement: Settlement) -> Settlement:
-        """With what the run took; only a success tells what runs take."""
-        begun_s = self._begun.get((settlement.job_id, settlement.fence))
-        if begun_s is None or settlement.outcome is not Outcome.FINISHED:
-            return settlement
-        return replace(settlement, run_ms=(time.monotonic() - begun_s) * 1e3)
-
-    def _ended(self) -> list[tuple[str, int]]:
-        return [(settlement.job_id, settlement.fence) for settlement in self._unsettled[:MOST_SETTLED]]
-
-    def _see_off(self, batch: Sequence[Settlement], verdicts: Sequence[bool]) -> None:
-        for settlement, is_ours in zip(batch, verdicts, strict=True):
-            if not is_ours:
-                log.warning("job %s was no longer ours: its end is not recorded", settlement.job_id)
-            claim = self.board.get(settlement.job_id)
-            if claim is not None and claim.batch_key not in (keys.CALL_BATCH_KEY, keys.CALLBACKS):
-                self._uploads.discard(settlement.job_id, _orphaned(settlement, is_ours=is_ours))
-            self.board.remove(settlement.job_id, settlement.fence)
-            self._begun.pop((settlement.job_id, settlement.fence), None)
-        del self._unsettled[: len(batch)]
+    def _staying(self, leaving: Sequence[Settlement]) -> list[Claim]:
+        return self.board.without((settlement.job_id, settlement.fence) for settlement in leaving)
 
     def publish_curves(self) -> None:
         """Tell the fleet how long forwards take here, now and then, where that has changed. Raises RedisError."""
@@ -194,24 +166,20 @@ class Floor:
     def leave(self) -> None:
         """Return everybody on board to the queue with nothing charged, but let uploads end that can."""
         for claim in self.board.claims():
-            if not self._uploads.is_pending(claim) and not self._is_ended(claim):
+            if not self._ends.uploads.is_pending(claim) and not self._ends.has(claim):
                 self._evict(claim)
-                self._unsettled.append(Settlement(claim.job_id, claim.fence, Outcome.RETURNED))
-        self._uploads.finish()
-        self._unsettled += self._uploads.take_done()
-        stranded = [claim for claim in self.board.claims() if not self._is_ended(claim)]
-        self._unsettled += [Settlement(claim.job_id, claim.fence, Outcome.RETURNED) for claim in stranded]
+                self._ends.add(claim, Outcome.RETURNED)
+        self._ends.uploads.finish()
+        for claim in self.board.claims():
+            if not self._ends.has(claim):
+                self._ends.add(claim, Outcome.RETURNED)
 
     def close(self) -> None:
         """Stop all threads and free the models."""
-        self._uploads.close()
+        self._ends.uploads.close()
         self._calls.close()
         self._deliveries.close()
         self.residents.close()
-
-    def _is_ended(self, claim: Claim) -> bool:
-        self._unsettled += self._uploads.take_done()
-        return any((s.job_id, s.fence) == (claim.job_id, claim.fence) for s in self._unsettled)
 
     def _station(self, batch_key: str) -> Station | None:
         if batch_key == keys.CALL_BATCH_KEY:
@@ -229,7 +197,7 @@ class Floor:
         loading = {s.batch_key: s for s in self.residents.stations()}
         for claim in self.board.claims():
             station = loading.get(claim.batch_key)
-            if station is None or station.is_loading(claim.job_id) or self._uploads.is_pending(claim):
+            if station is None or station.is_loading(claim.job_id) or self._ends.uploads.is_pending(claim):
                 continue
             heads[claim.batch_key] = min(claim.vd_ms, heads.get(claim.batch_key, float("inf")))
         return heads
@@ -248,21 +216,20 @@ class Floor:
         while self._lost:
             job_id, fence = self._lost.popleft()
             claim = self.board.get(job_id)
-            if claim is not None and claim.fence == fence and not self._is_ended(claim):
+            if claim is not None and claim.fence == fence and not self._ends.has(claim):
                 self._leave(claim)
         while self._stops:
             job_id, outcome = self._stops.popleft()
             claim = self.board.get(job_id)
-            left = None if claim is None or self._uploads.is_pending(claim) else self._evict(claim, outcome)
+            left = None if claim is None or self._ends.uploads.is_pending(claim) else self._evict(claim, outcome)
             if claim is not None and left is not None:
                 error = JobCanceled(f"interrupted at step {left.step}")
-                self._unsettled.append(Settlement(job_id, claim.fence, outcome, error=error, gpu_ms=left.gpu_ms))
+                self._ends.add(claim, outcome, error=error, gpu_ms=left.gpu_ms)
 
     def _leave(self, claim: Claim) -> None:
         log.warning("job %s: the lease was lost, it leaves the batch", claim.job_id)
         self._evict(claim)
-        self.board.remove(claim.job_id, claim.fence)
-        self._begun.pop((claim.job_id, claim.fence), None)
+        self._ends.forget(claim.job_id, claim.fence)
 
     def _record(self, events: Iterable[StationEvent]) -> None:
         for event in events:
@@ -273,37 +240,17 @@ class Floor:
                 case Progress():
                     self.board.note_progress(event.job_id, event.step, event.steps)
                 case Finished():
-                    self._uploads.start(claim, event)
+                    self._ends.upload(claim, event)
                 case Returned():
-                    self._end(claim, Outcome.FINISHED, result=event.value)
+                    self._ends.add(claim, Outcome.FINISHED, result=event.value)
                 case Failed():
-                    self._end(claim, Outcome.FAILED, error=event.error, exc=_trace(event.error), gpu_ms=event.gpu_ms)
+                    exc = trace(event.error)
+                    self._ends.add(claim, Outcome.FAILED, error=event.error, exc=exc, gpu_ms=event.gpu_ms)
                 case Postponed():
-                    self._end(claim, Outcome.SCHEDULED, error=event.error, delay_ms=int(event.delay_s * 1000))
+                    delay_ms = int(event.delay_s * 1000)
+                    self._ends.add(claim, Outcome.SCHEDULED, error=event.error, delay_ms=delay_ms)
                 case _:
                     assert_never(event)
-
-    def _end(
-        self,
-        claim: Claim,
-        outcome: Outcome,
-        *,
-        result: object = None,
-        error: JobFailure | None = None,
-        exc: str = "",
-        gpu_ms: float = 0.0,
-        delay_ms: int = 0,
-    ) -> None:
-        self._unsettled.append(
-            Settlement(claim.job_id, claim.fence, outcome, result, error, exc, gpu_ms=gpu_ms, delay_ms=delay_ms)
-        )
-
-
-def _orphaned(settlement: Settlement, *, is_ours: bool) -> Sequence[int]:
-    """The attempts whose outputs nobody will ever commit."""
-    if not is_ours:
-        return [settlement.fence]
-    return range(1, settlement.fence) if settlement.outcome.is_end else ()
 
 
 def _at_most(want: Want, most: int | None) -> Want:
@@ -320,8 +267,3 @@ def _unavailable(claim: Claim, error: Exception) -> StationEvent:
     if claim.postponed < MAX_POSTPONED:
         return Postponed(claim.job_id, ELSEWHERE_S, failure)
     return Failed(claim.job_id, failure)
-
-
-def _trace(error: JobFailure) -> str:
-    cause = error.__cause__ or error
-    return "".join(traceback.format_exception(cause))

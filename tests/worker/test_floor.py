@@ -345,7 +345,7 @@ def test_what_a_run_took_is_told_without_the_loading_of_its_model(
     store: Store, make_settings: SettingsFactory, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [100.0]
-    monkeypatch.setattr("worker.floor.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("worker.ends.time.monotonic", lambda: now_s[0])
 
     def slow(_spec: ModelSpec) -> Engine:
         now_s[0] += 60
@@ -359,4 +359,4 @@ def test_what_a_run_took_is_told_without_the_loading_of_its_model(
     floor.close()
     jobs, _cost, _gpu_ms, run_ms, *_ = map(float, redis.hget("gm:pace", SPEC.batch_key).split())
     assert (jobs, run_ms) == (1, 2000)
-    assert floor._begun == {}
+    assert floor._ends._begun_s == {}
