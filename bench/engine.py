@@ -172,11 +172,11 @@ def main() -> None:
     shapes = Bench("shapes", spec, lambda: load_pipeline(spec, pick_device(None)), 64)
     figures: dict[str, float] = {}
     for kind in KINDS:
-        figures |= shapes.throughput(kind, 24 if given.quick else 64, rounds)
+        figures |= shapes.throughput(kind, 24 if given.quick else 48, rounds)
         print({name: round(value, 3) for name, value in figures.items() if name.startswith(kind)}, flush=True)
     figures["max_abs_diff"] = max(value for name, value in figures.items() if name.endswith("max_abs_diff"))
     for load in (0.6, 0.9):
-        figures |= shapes.latency(load, figures["mixed_static_jobs_per_s"], 16 if given.quick else 80, rounds)
+        figures |= shapes.latency(load, figures["mixed_static_jobs_per_s"], 16 if given.quick else 60, min(rounds, 2))
     figures |= urgent_in_bulk(
         spec, lambda: load_pipeline(spec, pick_device(None)), 64, 50 if given.quick else 100, rounds
     )

@@ -72,9 +72,10 @@ def canceled_jobs(scene: Scene) -> None:
     """A third is canceled at any moment of its life: while it waits, runs, or has ended."""
     scene.worker(), scene.worker()
     ids = scene.submit(scene.jobs)
-    scene.wait_until_done(0.02)
-    said = Counter[str]()
-    for job_id in scene.random.sample(ids, len(ids) // 3):
+    victims, said = scene.random.sample(ids, len(ids) // 3), Counter[str]()
+    for number, job_id in enumerate(victims):
+        if number == len(victims) // 3:
+            scene.wait_until_done((number + 1) / len(ids))  # until then all wait, from then on they run and end
         said[scene.store.cancel(job_id)] += 1
         time.sleep(scene.random.uniform(0, 2 / len(ids)))  # over about as long as the jobs take
     scene.measured |= dict(said)
