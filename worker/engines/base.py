@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class EngineJob:
     """A claimed job as an engine sees it. `init_image` is decoded RGB, of any size.
 
-    An urgent one (p0) is not held up by others; a yielding one (p3) may have to rest once for it. Of several the one
-    with the latest virtual deadline rests first."""
+    An urgent one (p0) is not held up by yielding ones (p3): those may have to rest once for it, the one with the
+    latest virtual deadline first, and take fewer steps while it takes its own."""
 
     job_id: str
     input: JobInput

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 STRETCH = 1.25
-"""By what others may prolong the steps of an urgent job, which is to take at most 1.5 of its time alone in all."""
+"""By what bulk may prolong the steps of an urgent job, which is to take at most 1.5 of its time alone in all."""
 
 
 class Phase(IntEnum):
@@ -182,14 +182,18 @@ def fitting(calls: Sequence[ParkedCall], most_rows: int) -> list[ParkedCall]:
     return taken
 
 
-def urgent_batches_of(waiting: Sequence[ParkedCall]) -> Iterator[Batch]:
-    """For each group with urgent calls those, and of the others as many as do not hold them up: the forward takes at
-    most STRETCH of what it would take without company. While that is not known, they go alone."""
-    for urgent in batches_of([call for call in waiting if call.task.is_urgent]):
-        site, shape = urgent.site, urgent.shape
-        curve, group = site.curve(shape), urgent.calls[0].group
-        alone_ms = curve.expected_ms(urgent.rows)
-        most = curve.most_rows(alone_ms * STRETCH) if alone_ms is not None else None
-        others = [call for call in waiting if call.group == group and not call.task.is_urgent]
-        room = min(most or 0, site.caps.of(shape))
-        yield Batch(fitting([*urgent.calls, *others], max(urgent.rows, room)))
+def batches_beside_urgent(waiting: Sequence[ParkedCall], impatient: frozenset[Hashable]) -> Iterator[Batch]:
+    """The same while urgent calls are among them: calls that yield, unless their group is `impatient`, come along only
+    as company of others, and only as many as prolong a forward by STRETCH. While that is not known, none."""
+    held = [call for call in waiting if call.task.is_yielding and call.group not in impatient]
+    for batch in batches_of([call for call in waiting if call not in held]):
+        company = [call for call in held if call.group == batch.calls[0].group]
+        yield Batch(fitting([*batch.calls, *company], max(batch.rows, _room_beside(batch))))
+
+
+def _room_beside(batch: Batch) -> int:
+    curve = batch.site.curve(batch.shape)
+    alone_ms = curve.expected_ms(batch.rows)
+    if alone_ms is None:
+        return 0
+    return curve.most_rows(alone_ms * STRETCH, batch.site.caps.of(batch.shape)) or 0

@@ -44,17 +44,16 @@ class ServiceCurve:
             slope = max(slope, 0.0)
         return self.means[low] + slope * (rows - low)
 
-    def most_rows(self, within_ms: float) -> int | None:
-        """The most rows, of those up to the largest forward seen, that take no longer. 0 when none do."""
+    def most_rows(self, within_ms: float, cap: int) -> int | None:
+        """The most rows up to `cap` that take no longer. 0 when none do."""
         if not self.is_known:
             return None
-        fits = [rows for rows in range(1, max(self.means) + 1) if (self.expected_ms(rows) or 0.0) <= within_ms]
-        return max(fits, default=0)
+        return max((rows for rows in range(1, cap + 1) if (self.expected_ms(rows) or 0.0) <= within_ms), default=0)
 
     @property
     def knee(self) -> int | None:
         """The most rows that take about the least time: with fewer the device idles."""
-        return self.most_rows(min(self.means.values()) * FLAT) if self.is_known else None
+        return self.most_rows(min(self.means.values()) * FLAT, max(self.means)) if self.is_known else None
 
     def as_json(self) -> dict[str, object]:
         """What is published: milliseconds by rows, and the knee."""

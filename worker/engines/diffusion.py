@@ -226,9 +226,9 @@ class DiffusionEngine:
         berth = _Berth(job, job.input)
         for pipe, arguments in calls:
             steps: _Steps = pipe.progress_bar
-            berth.pictures.append(
-                _Picture(self._hub.start(partial(_first_image, pipe, arguments), is_urgent=job.is_urgent), steps)
-            )
+            work = partial(_first_image, pipe, arguments)
+            task = self._hub.start(work, is_urgent=job.is_urgent, is_yielding=job.is_yielding)
+            berth.pictures.append(_Picture(task, steps))
         return berth
 
     def _prepare(self, job: ImageInput, index: int, init: Image.Image | None) -> tuple[Any, dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
 
-from worker.engines.batches import Batch, ParkedCall, Part, Phase, Site, batches_of, urgent_batches_of
+from worker.engines.batches import Batch, ParkedCall, Part, Phase, Site, batches_beside_urgent, batches_of
 from worker.engines.crew import Crew
 from worker.engines.devices import is_out_of_memory
 from worker.engines.meter import Meter, Share, Stopwatch
@@ -39,11 +39,12 @@ class Evicted(GreenletExit):  # type: ignore[misc]  # greenlet has no types
 class Task(greenlet):  # type: ignore[misc]  # greenlet has no types
     """One pipeline call. When it `is_over`, `result` or `error` is set, or neither after an eviction.
 
-    While it `is_resting` it keeps its place and takes no part. Others wait for it when it `is_urgent`."""
+    While it `is_resting` it keeps its place and takes no part. Those that are `is_yielding` wait for those that are
+    `is_urgent`."""
 
-    def __init__(self, work: Callable[[], Any], *, is_urgent: bool = False) -> None:
+    def __init__(self, work: Callable[[], Any], *, is_urgent: bool = False, is_yielding: bool = False) -> None:
         super().__init__(self._run)
-        self.is_urgent, self.is_resting = is_urgent, False
+        self.is_urgent, self.is_yielding, self.is_resting = is_urgent, is_yielding, False
         self._work = work
         self.call: ParkedCall | None = None
         self.state = ThreadState.now()
@@ -84,10 +85,10 @@ class Hub:
         self.forwards = 0
         self.forward_s = 0.0
 
-    def start(self, work: Callable[[], Any], *, is_urgent: bool = False) -> Task:
+    def start(self, work: Callable[[], Any], *, is_urgent: bool = False, is_yielding: bool = False) -> Task:
         """Take a pipeline call on board; it begins with the next turn."""
         with torch.inference_mode():  # the modes that the task begins with are the hub's, not its caller's
-            task = Task(work, is_urgent=is_urgent)
+            task = Task(work, is_urgent=is_urgent, is_yielding=is_yielding)
         self._tasks.append(task)
         return task
 
@@ -162,16 +163,14 @@ class Hub:
         return [task for task in self._tasks if not task.is_over and not task.is_resting]
 
     def _serve_steps(self) -> None:
-        """A step for all that fit. While there are urgent ones, only for them, their company, and the groups of which
-        somebody is out of patience."""
+        """A step for all that fit. While there are urgent ones the yielding wait, but for the company that those bear
+        and for groups of which somebody is out of patience."""
         waiting = self._waiting(Phase.STEP)
         if any(call.task.is_urgent for call in waiting):
-            impatient = {call.group for call in waiting if self._turn - call.turn >= STEP_PATIENCE}
-            batches = [*batches_of([call for call in waiting if call.group in impatient])]
-            batches += urgent_batches_of([call for call in waiting if call.group not in impatient])
+            impatient = frozenset(call.group for call in waiting if self._turn - call.turn >= STEP_PATIENCE)
+            self._forward(list(batches_beside_urgent(waiting, impatient)))
         else:
-            batches = [*batches_of(waiting)]
-        self._forward(batches)
+            self._forward(list(batches_of(waiting)))
 
     def _serve(self, phase: Phase) -> bool:
         """One forward for each group of calls that fit together. False when nobody waits."""
@@ -181,14 +180,14 @@ class Hub:
 
     def _serve_codas(self) -> None:
         """Codas run when there is nobody to wait for, their forward is full, or the first is out of patience. Those
-        of others wait longer while an urgent task takes steps."""
+        of yielding tasks wait longer while an urgent one takes steps."""
         at_work = self._at_work()
         is_last = all(task.phase is Phase.CODA for task in at_work)
         is_urgent = any(task.is_urgent and task.phase is not Phase.CODA for task in at_work)
 
         def is_due(batch: Batch) -> bool:
             waited = self._turn - batch.calls[0].turn
-            if is_urgent and not any(call.task.is_urgent for call in batch.calls):
+            if is_urgent and all(call.task.is_yielding for call in batch.calls):
                 return waited >= CODA_PATIENCE
             return is_last or batch.is_full or waited >= self._coda_patience
 

@@ -24,7 +24,9 @@ def test_between_and_beyond_what_was_seen_it_goes_straight(per_row: float, fixed
     curve = learnt(per_row, fixed, 0.0)
     assert curve.expected_ms(10) == pytest.approx(10 * per_row + fixed)
     assert curve.expected_ms(40) == pytest.approx(40 * per_row + fixed)
-    assert curve.most_rows(10 * per_row + fixed + 1e-6) == 10
+    assert curve.most_rows(10 * per_row + fixed + 1e-6, 64) == 10
+    assert curve.most_rows(50 * per_row + fixed + 1e-6, 64) == 50
+    assert curve.most_rows(50 * per_row + fixed + 1e-6, 40) == 40
 
 
 def test_noise_does_not_lead_it_astray() -> None:
@@ -41,10 +43,10 @@ def test_it_is_silent_until_it_has_seen_two_sizes() -> None:
     curve = ServiceCurve()
     for _ in range(500):
         curve.saw(16, 30.0)
-    assert (curve.expected_ms(8), curve.most_rows(100), curve.knee) == (None, None, None)
+    assert (curve.expected_ms(8), curve.most_rows(100, 64), curve.knee) == (None, None, None)
     curve.saw(2, 16.0)
     assert (curve.expected_ms(1), curve.expected_ms(9), curve.expected_ms(16)) == (16, 23, 30)
-    assert (curve.most_rows(1), curve.most_rows(20), curve.most_rows(1000)) == (0, 6, 16)
+    assert (curve.most_rows(1, 64), curve.most_rows(20, 64), curve.most_rows(1000, 64)) == (0, 6, 64)
 
 
 def test_it_follows_a_machine_that_becomes_slower() -> None:

@@ -206,3 +206,16 @@ def test_others_are_not_starved_by_urgent_jobs_that_never_end(monkeypatch: pytes
     engine.close()
     assert turns > 4 * STEP_PATIENCE, "urgent jobs go first"
     assert worst_difference(pipe, [*jobs, *map(endless, range(sent))], events) < 1e-4
+
+
+def test_jobs_that_do_not_yield_share_the_forwards_of_urgent_ones() -> None:
+    pipe = tiny.stable_diffusion()
+    engine = DiffusionEngine.from_pipeline(tiny.spec(max_batch=16), pipe, Crew(1))
+    rows: list[int] = []
+    hook = pipe.unet.register_forward_pre_hook(lambda _, __, kw: rows.append(len(kw["sample"])), with_kwargs=True)
+    normal = [dataclasses.replace(image_job(f"normal{n}", steps=9, seed=n), job_class="p1") for n in range(5)]
+    engine.admit([*normal, urgent(0), *bulk(6, steps=9, scheduler=SchedulerName.DEFAULT)])
+    step(engine, {})
+    hook.remove()
+    engine.close()
+    assert rows == [12], "five normal ones and the urgent one, two rows each; what bulk would cost is not known"
