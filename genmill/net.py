@@ -50,8 +50,8 @@ class UrlNotAllowed(InvalidRequest):
 
 
 def check_url(url: str, settings: Settings, *, for_webhook: bool) -> None:
-    """Submit-time check. Raises UrlNotAllowed naming the rule. A resolver that is down for now is no fault:
-    the call itself checks again."""
+    """Submit-time check. Raises UrlNotAllowed naming the rule. A resolver that does not answer is no fault of the
+    request: the call itself checks again."""
     pointer = "/webhook" if for_webhook else "/input/init_image"
     parsed = _checked_shape(url, settings, pointer, is_http_fine=not for_webhook)
     try:

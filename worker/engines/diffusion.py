@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,13 +15,13 @@ from genmill.inputs import ImageInput, SchedulerName
 from genmill.registry import ModelSpec
 from worker.engines.base import Curve, EngineJob, Event, Finished, Left, Progress, Receipt
 from worker.engines.batches import Phase
+from worker.engines.berths import Berth, Picture, Steps
 from worker.engines.crew import Crew
 from worker.engines.devices import keep_freed_memory, pick_device
-from worker.engines.meter import Meter
 from worker.engines.optimizations import optimize
 from worker.engines.pipelines import build_prototypes, call_arguments, denoiser_of, load_pipeline, parameters_of
 from worker.engines.receipts import Place, failed, make_receipt
-from worker.engines.rendezvous import Hub, Task
+from worker.engines.rendezvous import Hub
 from worker.engines.schedulers import make_scheduler
 from worker.engines.sites import build_stand_ins
 
@@ -31,72 +30,6 @@ if TYPE_CHECKING:
 
 CODA_PATIENCE = 1
 """Steps of others for which a finished picture waits to be decoded together with more of them."""
-
-
-class _Steps:
-    """Stands where the pipeline expects its progress bar: counts steps instead of drawing them."""
-
-    def __init__(self, planned: int) -> None:
-        self.total, self.done = planned, 0
-
-    def __call__(self, total: int) -> Self:
-        self.total = total
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def update(self, steps: int = 1) -> None:
-        self.done += steps
-
-
-@dataclass(slots=True)
-class _Picture:
-    """One image of a job on its way."""
-
-    task: Task
-    steps: _Steps
-
-
-@dataclass(slots=True)
-class _Berth:
-    """A job on board. `told` is the progress that its client knows of."""
-
-    job: EngineJob
-    input: ImageInput
-    pictures: list[_Picture] = field(default_factory=list)
-    told: int = 0
-    has_rested: bool = False
-
-    @property
-    def meter(self) -> Meter:
-        return Meter.merged([picture.task.meter for picture in self.pictures])
-
-    @property
-    def slots(self) -> int:
-        """Images that still take steps, or will."""
-        return sum(p.task.phase is not Phase.CODA and not p.task.is_over for p in self.pictures)
-
-    @property
-    def is_resting(self) -> bool:
-        return self.pictures[0].task.is_resting
-
-    def rest(self, *, is_resting: bool) -> None:
-        """Between turns, when all its images stand before a step: their latents are kept in their pipeline calls."""
-        self.has_rested = True
-        for picture in self.pictures:
-            picture.task.is_resting = is_resting
-
-    @property
-    def step(self) -> int:
-        return min(picture.steps.done for picture in self.pictures)
-
-    @property
-    def steps(self) -> int:
-        return self.pictures[0].steps.total
 
 
 class DiffusionEngine:
@@ -130,7 +63,7 @@ class DiffusionEngine:
         self._stand_ins, self._denoiser = build_stand_ins(pipe, self._hub, spec.max_batch)
         self._prototypes = build_prototypes(pipe)
         self._schedulers: dict[tuple[SchedulerName, bool], Any] = {}
-        self._berths: dict[str, _Berth] = {}
+        self._berths: dict[str, Berth] = {}
         self._refused: list[Event] = []
 
     @property
@@ -193,7 +126,7 @@ class DiffusionEngine:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _yielding(self) -> list[_Berth]:
+    def _yielding(self) -> list[Berth]:
         """Who may rest for an urgent job, the latest virtual deadline first; nobody twice."""
         able = [b for b in self._berths.values() if b.job.is_yielding and not b.has_rested and b.slots]
         return sorted(able, key=lambda berth: -berth.job.vd_ms)
@@ -219,16 +152,16 @@ class DiffusionEngine:
                 break
             berth.rest(is_resting=False)
 
-    def _board(self, job: EngineJob) -> _Berth:
+    def _board(self, job: EngineJob) -> Berth:
         if not isinstance(job.input, ImageInput):
             raise InvalidJob(f"model {self._spec.name} makes images, the job asks for text")
         calls = [self._prepare(job.input, index, job.init_image) for index in range(job.input.num_images)]
-        berth = _Berth(job, job.input)
+        berth = Berth(job, job.input)
         for pipe, arguments in calls:
-            steps: _Steps = pipe.progress_bar
+            steps: Steps = pipe.progress_bar
             work = partial(_first_image, pipe, arguments)
             task = self._hub.start(work, is_urgent=job.is_urgent, is_yielding=job.is_yielding)
-            berth.pictures.append(_Picture(task, steps))
+            berth.pictures.append(Picture(task, steps))
         return berth
 
     def _prepare(self, job: ImageInput, index: int, init: Image.Image | None) -> tuple[Any, dict[str, Any]]:
@@ -240,7 +173,7 @@ class DiffusionEngine:
         # not by setattr, which would write the stand-ins' names into the pipeline's config
         pipe.__dict__.update(self._stand_ins)
         pipe.__dict__["scheduler"] = copy.deepcopy(self._scheduler(job.scheduler, from_image=init is not None))
-        pipe.__dict__["progress_bar"] = _Steps(job.steps)
+        pipe.__dict__["progress_bar"] = Steps(job.steps)
         return pipe, call_arguments(parameters_of(prototype), job, index, init)
 
     def _scheduler(self, name: SchedulerName, *, from_image: bool) -> Any:
@@ -249,7 +182,7 @@ class DiffusionEngine:
             self._schedulers[key] = make_scheduler(self._pipe.scheduler, name, from_image=from_image)
         return self._schedulers[key]
 
-    def _news(self, berth: _Berth) -> list[Event]:
+    def _news(self, berth: Berth) -> list[Event]:
         """At most one event: how the job ended, or its progress since the last one."""
         job_id = berth.job.job_id
         tasks = [picture.task for picture in berth.pictures]
@@ -272,11 +205,11 @@ class DiffusionEngine:
             return [failed(job_id, error, berth.meter.gpu_ms)]
         return [Finished(job_id, self._receipt(berth), images=images)]
 
-    def _abandon(self, berth: _Berth) -> None:
+    def _abandon(self, berth: Berth) -> None:
         for picture in berth.pictures:
             self._hub.evict(picture.task)
 
-    def _receipt(self, berth: _Berth) -> Receipt:
+    def _receipt(self, berth: Berth) -> Receipt:
         return make_receipt(self._spec, self._place, berth.input.seed, berth.meter)
 
 

@@ -43,6 +43,7 @@ class Queue(RuleBasedStateMachine):
     store: Store
     redis: Redis
     spec: ModelSpec
+    reached: set[str]
 
     jobs = Bundle("jobs")
     claims = Bundle("claims")
@@ -56,6 +57,7 @@ class Queue(RuleBasedStateMachine):
         self.to_retry: set[str] = set()
 
     def move(self, job_id: str, event: str) -> None:
+        self.reached.add(event)
         self.states[job_id] = TRANSITIONS[self.states.get(job_id), event]
 
     def is_running(self, claim: Claim) -> bool:
@@ -187,10 +189,14 @@ class Queue(RuleBasedStateMachine):
 
 @pytest.mark.usefixtures("redis")
 def test_every_sequence_of_events_obeys_the_table(store: Store, redis: Redis, shapes: ModelSpec) -> None:
-    machine = type("Machine", (Queue,), {"store": store, "redis": redis, "spec": shapes})
+    """The invariants assert it after every event; here only that the sequences had the events in them."""
+    reached: set[str] = set()
+    machine = type("Machine", (Queue,), {"store": store, "redis": redis, "spec": shapes, "reached": reached})
     run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
+    assert reached >= {"submit", "claim", "cancel"}
+    assert len(reached) > len({event for _, event in TRANSITIONS}) / 2, "chance decides which; most must come"
