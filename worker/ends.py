@@ -56,8 +56,12 @@ class Ends:
 
     def batch(self) -> list[Settlement]:
         """What to commit next."""
+        return [self._timed(settlement) for settlement in self.leaving()]
+
+    def leaving(self) -> list[Settlement]:
+        """The same, without what their runs took."""
         self._unsettled += self.uploads.take_done()
-        return [self._timed(settlement) for settlement in self._unsettled[:MOST_SETTLED]]
+        return self._unsettled[:MOST_SETTLED]
 
     def has_any(self) -> bool:
         self._unsettled += self.uploads.take_done()

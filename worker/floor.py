@@ -57,7 +57,7 @@ class Floor:
 
     def wants(self, classes: Sequence[str], most: int | None) -> list[Want]:
         """What to ask the queue for: nothing while the storage does not keep up, or a suspect runs alone."""
-        staying = self._staying(self._ends.batch())
+        staying = self._staying(self._ends.leaving())
         if self.uploads_pending() >= MAX_PENDING_UPLOADS or any(claim.is_suspect for claim in staying):
             return []
         wants = [Want(keys.CALL_BATCH_KEY, self._calls.free_slots(), is_resident=True)]

@@ -8,7 +8,6 @@ import queue
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from genmill.errors import JobFailure, StorageUnavailable
@@ -143,4 +142,4 @@ def result_of(finished: Finished, outputs: list[dict[str, Any]]) -> Mapping[str,
 
 def _fields(record: Receipt | TextOutput) -> dict[str, Any]:
     """Of a flat record; dataclasses.asdict copies each value deeply, which takes longer than all else here."""
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    return {name: getattr(record, name) for name in record.__slots__}

@@ -12,7 +12,7 @@ for i = 2, #ARGV, 2 do
   else
     redis.call('ZADD', K.run .. 'global', now_ms + tonumber(ARGV[1]), id)
     redis.call('HSET', K.job .. id, 'last_heartbeat', iso())
-    redis.call('HSET', K.execution .. execution_of(h), 'last_heartbeat', tostring(now_ms / 1000))
+    redis.call('HSET', K.execution .. execution_of(h), 'last_heartbeat', stamp(now_ms))
     if h.cancel then canceled[#canceled + 1] = id end
   end
 end

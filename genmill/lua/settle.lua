@@ -15,8 +15,12 @@ local function charge(h, gpu_ms, weight)
   touch(h.origin, h.batch_key, h.tenant)
 end
 
+local ENDING = {'status', 'fence', 'origin', 'tenant', 'batch_key', 'cost', 'worker_name', 'hook', 'result_ttl',
+  'failure_ttl', 'cancel', 'start_ms', 'settled', 'gpu_ms', 'progress', 'dependency_id', 'retries_left', 'repeats_left'}
+
 local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, delay_ms, is_hopeless, run_ms)
-  local h, mark = load(id), fence .. ':' .. outcome
+  local is_end = EVENTS[outcome] ~= nil
+  local h, mark = load(id, is_end and ENDING or FIELDS), fence .. ':' .. outcome
   if not h.exists or h.fence ~= tonumber(fence) then return 'stale' end
   if h.status ~= 'started' then
     if h.settled == mark then return 'again' end

@@ -3,7 +3,16 @@
 local T = redis.call('TIME')
 local now_s, now_ms = tonumber(T[1]), tonumber(T[1]) * 1000 + math.floor(tonumber(T[2]) / 1000)
 
-local function int(n) return string.format('%.0f', n) end
+-- Formatting costs as much as a command; the jobs of a batch have most of their numbers in common.
+local ints, stamps = {}, {}
+local function int(n)
+  if not ints[n] then ints[n] = string.format('%.0f', n) end
+  return ints[n]
+end
+local function stamp(ms)  -- seconds since 1970, as RQ writes them
+  if not stamps[ms] then stamps[ms] = tostring(ms / 1000) end
+  return stamps[ms]
+end
 
 -- RQ's time format, from civil-calendar arithmetic (Howard Hinnant, chrono-compatible date algorithms).
 local now_iso
@@ -38,16 +47,24 @@ end
 
 -- Changes of many jobs to one key go out as one command, in the order in which the first of each kind came.
 local waiting, order = {}, {}
-local function later_all(command, key, parts)
+local function change_of(command, key)
   local name = command .. key
   local change = waiting[name]
   if not change then
     change = {command = command, key = key}
     waiting[name], order[#order + 1] = change, change
   end
+  return change
+end
+local function later_all(command, key, parts)
+  local change = change_of(command, key)
   for _, part in ipairs(parts) do change[#change + 1] = part end
 end
-local function later(command, key, ...) later_all(command, key, {...}) end
+local function later(command, key, part, other)
+  local change = change_of(command, key)
+  change[#change + 1] = part
+  change[#change + 1] = other  -- of ZADD and HSET
+end
 
 -- As many commands as Lua's stack needs; PARTS is even, because members of ZADD and HSET come in pairs.
 local PARTS = 1000

@@ -64,7 +64,7 @@ end
 local function report(h, o)
   o.ttl = ttl_of(o.ttl)
   local entry = {'type', o.type, 'worker_name', h.worker_name or '', 'execution_id', 'f' .. int(h.fence),
-    'execution_started_at', tostring(tonumber(h.start_ms or now_ms) / 1000), 'execution_ended_at', int(now_s)}
+    'execution_started_at', stamp(tonumber(h.start_ms) or now_ms), 'execution_ended_at', int(now_s)}
   if o.payload ~= '' then entry[#entry + 1] = 'return_value'; entry[#entry + 1] = o.payload end
   if o.exc ~= '' then entry[#entry + 1] = 'exc_string'; entry[#entry + 1] = o.exc end
   write_result(h.id, entry)

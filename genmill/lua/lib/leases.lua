@@ -52,7 +52,7 @@ local function hold(h, worker, expires_ms, weight)
   later('ZADD', K.run .. 'global', expires_ms, h.id)
   later('ZADD', K.wip .. h.origin, '+inf', execution)
   redis.call('HSET', K.execution .. execution, 'id', 'f' .. int(h.fence), 'job_id', h.id, 'worker_name', worker,
-    'created_at', tostring(now_ms / 1000), 'last_heartbeat', tostring(now_ms / 1000))
+    'created_at', stamp(now_ms), 'last_heartbeat', stamp(now_ms))
   return held.scopes
 end
 

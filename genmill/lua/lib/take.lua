@@ -3,7 +3,7 @@
 
 local MOST_SKIPPED = 500  -- jobs that RQ ended in their lanes, cleared away by one claim
 local ROW = {'status', 'fence', 'data', 'origin', 'tenant', 'batch_key', 'vd', 'postponed', 'rows', 'cost', 'parent',
-  'crashes', 'timeout', 'model', 'hook', 'expires_ms'}
+  'crashes', 'timeout', 'model', 'expires_ms'}
 local function row_of(h)
   return {h.id, h.fence, h.data or false, h.origin, h.tenant, h.batch_key, h.vd or false, h.postponed or false,
     h.rows or false, h.cost or false, h.parent or false, h.crashes or false, h.timeout or false}
@@ -44,9 +44,9 @@ end
 
 -- Take, of these classes, what fits and what the limits allow. Returns the rows left over.
 local function fill(pick, open_heads, slots, by, out)
-  local rows_free, skipped = slots, 0
+  local rows_free, skipped, scope = slots, 0, 'model:' .. pick.model
   open_classes(open_heads, pick.bk)
-  while rows_free > 0 and skipped < MOST_SKIPPED and room('model:' .. pick.model, 'model:*') > 0 do
+  while rows_free > 0 and skipped < MOST_SKIPPED and room(scope, 'model:*') > 0 do
     local class, lane = next_job(pick.bk, blocked)
     local rows = class and take(class, lane, pick, rows_free, by, out)
     if not rows then break end
