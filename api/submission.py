@@ -40,6 +40,9 @@ class JobBody(BaseModel):
         description="The job should have ended by then. Refused when it cannot, expired when it waits past it.",
     )  # fmt: skip
     best_effort: bool = Field(default=False, description="Take the job and run it, even past its deadline.")
+    reproducible: bool = Field(
+        default=False, description="Share no forward with others: slower; the same bits on the same kind of device."
+    )
     metadata: dict[str, Any] = Field(default_factory=dict, description="Given back with the job; 4096 bytes of JSON.")
 
     @field_validator("metadata")
@@ -94,8 +97,9 @@ def _checked(
         job_input = job_input.model_copy(update={"init_image": f"inputs/{job_id}/init.png"})
     request = JobRequest(
         job_id=job_id, tenant=tenant, model=spec, input=job_input, job_class=body.priority, webhook=body.webhook,
-        ttl_s=body.ttl_s, deadline_s=body.deadline_s, is_best_effort=body.best_effort, metadata=body.metadata,
-        idempotency_key=idempotency_key, body_hash=_body_hash(raw),
+        ttl_s=body.ttl_s, deadline_s=body.deadline_s, is_best_effort=body.best_effort,
+        is_reproducible=body.reproducible, metadata=body.metadata, idempotency_key=idempotency_key,
+        body_hash=_body_hash(raw),
     )  # fmt: skip
     return request, init_png
 

@@ -161,17 +161,18 @@ class Client:
     def submit(  # noqa: PLR0913 - one for each field of the body
         self, model: str, input: Mapping[str, Any], *, priority: str = "p1", webhook: str | None = None,  # noqa: A002 - the API's name
         ttl_s: int | None = None, deadline_s: float | None = None, best_effort: bool = False,
-        metadata: Mapping[str, Any] | None = None, idempotency_key: str | None = None,
+        reproducible: bool = False, metadata: Mapping[str, Any] | None = None, idempotency_key: str | None = None,
     ) -> JobHandle:  # fmt: skip
         """Submit once, however often the call is repeated. `init_image` may be a path, a URL or a data URI.
 
         Seconds: a job waits for `ttl_s` at most and should end within `deadline_s`; one that cannot is refused, one
-        that still waits then expires, unless `best_effort`.
+        that still waits then expires, unless `best_effort`. A `reproducible` job shares no forward with others, and
+        gives the same bits each time on the same kind of device.
         """
         body: dict[str, Any] = {"model": model, "input": _with_image(input), "priority": priority}
         more = {
             "webhook": webhook, "ttl_s": ttl_s, "deadline_s": deadline_s, "best_effort": best_effort or None,
-            "metadata": dict(metadata) if metadata else None,
+            "reproducible": reproducible or None, "metadata": dict(metadata) if metadata else None,
         }  # fmt: skip
         body |= {name: value for name, value in more.items() if value is not None}
         headers = {"idempotency-key": f'"{idempotency_key or uuid.uuid4().hex}"'}

@@ -81,7 +81,8 @@ def new_job_id() -> str:
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """A validated job that is not stored yet. It may wait for `ttl_s`; it should end within `deadline_s`, and is not
-    taken when it cannot, nor kept waiting past it, unless `is_best_effort`."""
+    taken when it cannot, nor kept waiting past it, unless `is_best_effort`. One that `is_reproducible` shares no
+    forward with others."""
 
     job_id: str
     tenant: str
@@ -92,6 +93,7 @@ class JobRequest:
     ttl_s: int | None = None
     deadline_s: float | None = None
     is_best_effort: bool = False
+    is_reproducible: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
     body_hash: str = ""
@@ -162,10 +164,13 @@ def unpack_call(raw: bytes) -> tuple[str, list[Any], dict[str, Any]]:
     return str(function), list(args), dict(kwargs or {})
 
 
-def pack_generate(model: str, job_input: JobInput) -> bytes:
-    return pack_call(
-        GENERATE, [{"model": model, "input": job_input.model_dump(mode="json", exclude_defaults=False)}], {}
-    )
+def pack_generate(request: JobRequest) -> bytes:
+    asked: dict[str, Any] = {
+        "model": request.model.name, "input": request.input.model_dump(mode="json", exclude_defaults=False)
+    }  # fmt: skip
+    if request.is_reproducible:
+        asked["reproducible"] = True
+    return pack_call(GENERATE, [asked], {})
 
 
 def state_of(status: str, error: Mapping[str, str] | None) -> JobState:

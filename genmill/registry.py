@@ -30,6 +30,8 @@ class Optimization(StrEnum):
     CHANNELS_LAST = "channels_last"
     FUSED_QKV = "fused_qkv"
     COMPILED = "compiled"
+    CUDA_GRAPHS = "cuda_graphs"
+    TENSORRT = "tensorrt"
 
 
 class Limits(BaseModel):
@@ -52,7 +54,7 @@ class ModelSpec(BaseModel):
     """One entry of models.toml. `source` is a folder (relative to the file) or a hub id.
 
     `max_batch` is the most rows that may be on board at once; `cost_*` estimate GPU-milliseconds and only have to be
-    right relative to each other until the engine has measured.
+    right relative to each other until the engine has measured. `attention`: a backend of diffusers, by its name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -69,6 +71,7 @@ class ModelSpec(BaseModel):
     max_batch: int = Field(default=16, ge=1)
     cost_per_step_ms: float = Field(default=10.0, gt=0)
     optimizations: tuple[Optimization, ...] = ()
+    attention: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_]{1,32}$")
 
     @property
     def batch_key(self) -> str:

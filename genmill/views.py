@@ -32,6 +32,7 @@ def job_view(record: JobRecord, links: Links, *, waiting: Waiting | None = None)
         "position": waiting.position if waiting else None,
         "waiting_for": _waiting_for(waiting) if waiting else None,
         "input": _input(record),
+        "reproducible": record.request.get("reproducible", False) is True,
         "outputs": [_output(output, links) for output in result.get("outputs", ())],
         "receipt": result.get("receipt"),
         "error": dict(record.error) if record.error else None,

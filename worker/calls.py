@@ -30,6 +30,7 @@ class _GenerateCall(BaseModel):
 
     model: str
     input: dict[str, Any]
+    reproducible: bool = False
 
 
 class CallStation:
@@ -134,8 +135,10 @@ class CallStation:
         if parsed.input.get("init_image") is not None:
             raise InvalidRequest("init_image can only be given through the API")
         spec = self._registry.get(parsed.model)
-        job_class = JobClass(claim.origin)
-        request = JobRequest(claim.job_id, claim.tenant, spec, spec.parse_input(parsed.input), job_class)
+        request = JobRequest(
+            claim.job_id, claim.tenant, spec, spec.parse_input(parsed.input), JobClass(claim.origin),
+            is_reproducible=parsed.reproducible,
+        )  # fmt: skip
         self._store.refile(claim, request)
         self._refiled.append(claim)
 

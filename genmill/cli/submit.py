@@ -66,6 +66,7 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in click
 @click.option("--ttl", "ttl_s", type=int, help="Seconds after which a job that has not started expires.")
 @click.option("--deadline", "deadline_s", type=float, help="Seconds within which the job should have ended.")
 @click.option("--best-effort", is_flag=True, help="Take and run the job even where it misses its deadline.")
+@click.option("--reproducible", is_flag=True, help="Share no forward with others: the same bits each time, slower.")
 @click.option("--metadata", type=JsonObject(), help="JSON object that comes back with the job.")
 @click.option("--idempotency-key", help="The same key submits once, however often it is sent.")
 @click.option("--wait", is_flag=True, help="Wait for the job's end; the exit code tells how it ended.")
@@ -79,7 +80,7 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in click
 @with_json
 def submit(  # noqa: PLR0913 - one parameter for each option
     model: str, prompt: str, *, priority: str, webhook: str | None, ttl_s: int | None, deadline_s: float | None,
-    best_effort: bool, metadata: dict[str, Any] | None, idempotency_key: str | None, wait: bool,
+    best_effort: bool, reproducible: bool, metadata: dict[str, Any] | None, idempotency_key: str | None, wait: bool,
     timeout_s: float | None, output: Path | None, url: str | None, api_key: str | None, screen: Screen,
     more: dict[str, Any] | None, **fields: Any,
 ) -> Exit:  # fmt: skip
@@ -91,7 +92,7 @@ def submit(  # noqa: PLR0913 - one parameter for each option
     with open_client(url, api_key) as client:
         job = client.submit(
             model, asked, priority=priority, webhook=webhook, ttl_s=ttl_s, deadline_s=deadline_s,
-            best_effort=best_effort, metadata=metadata, idempotency_key=idempotency_key,
+            best_effort=best_effort, reproducible=reproducible, metadata=metadata, idempotency_key=idempotency_key,
         )  # fmt: skip
         if not (wait or output):
             screen.show(job.data, lambda: job.id)

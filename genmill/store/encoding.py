@@ -57,7 +57,7 @@ def shared_fields(request: JobRequest, settings: Settings) -> dict[str, Any]:
 
 def own_fields(request: JobRequest) -> dict[str, Any]:
     """Fields of this job alone."""
-    fields: dict[str, Any] = {"data": pack_generate(request.model.name, request.input)}
+    fields: dict[str, Any] = {"data": pack_generate(request)}
     if request.webhook:
         fields["hook"] = request.webhook
     if request.metadata:

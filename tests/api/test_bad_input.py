@@ -67,6 +67,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
     "deadline": ({**IMAGE_JOB, "deadline_s": 0}, FIELD, "/deadline_s", "0.1", "0"),
     "deadline too far": ({**IMAGE_JOB, "deadline_s": 10**7}, FIELD, "/deadline_s", "604800", f"{10**7}"),
     "best effort": ({**IMAGE_JOB, "best_effort": "perhaps"}, FIELD, "/best_effort", "", "perhaps"),
+    "reproducible": ({**IMAGE_JOB, "reproducible": "perhaps"}, FIELD, "/reproducible", "", "perhaps"),
     "metadata": ({**IMAGE_JOB, "metadata": {"a": "x" * 5000}}, FIELD, "/metadata", "4096", "5009"),
     "text: both": (text(prompt="a", messages=[]), FIELD, "/input", "", ""),
     "text: tokens": (text(prompt="a", max_tokens=9999), FIELD, "/input/max_tokens", "1..64", "9999"),
@@ -217,7 +218,9 @@ NAMES = sorted({*ImageInput.model_fields, *TextInput.model_fields})
     model=st.sampled_from(["shapes", "captions"]) | JSON,
     fields=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4) | JSON,
     more=st.dictionaries(
-        st.sampled_from(["priority", "webhook", "ttl_s", "deadline_s", "best_effort", "metadata"]), JSON, max_size=2
+        st.sampled_from(["priority", "webhook", "ttl_s", "deadline_s", "best_effort", "reproducible", "metadata"]),
+        JSON,
+        max_size=2,
     ),
 )
 def test_no_body_is_our_fault(model: Any, fields: Any, more: dict[str, Any], alice: Caller) -> None:

@@ -58,6 +58,14 @@ def test_a_deadline_shows_and_one_that_cannot_be_kept_is_refused(alice: Caller, 
     assert alice("POST", "/v1/jobs", json={**IMAGE_JOB, "deadline_s": 5, "best_effort": True}).status_code == 202
 
 
+def test_reproducible_is_shown_and_told_to_the_worker(alice: Caller, store: Store) -> None:
+    plain = alice("POST", "/v1/jobs", json=IMAGE_JOB).json
+    exact = alice("POST", "/v1/jobs", json={**IMAGE_JOB, "reproducible": True}).json
+    assert (plain["reproducible"], exact["reproducible"]) == (False, True)
+    claims = store.claim("w", ["p1"], [Want(SHAPES, 2)]).claims
+    assert [claim.call[1][0].get("reproducible", False) for claim in claims] == [False, True]
+
+
 def test_position_counts_jobs_of_the_same_class_and_model(alice: Caller) -> None:
     for expected in range(3):
         assert alice("POST", "/v1/jobs", json={**IMAGE_JOB, "priority": "p3"}).json["position"] == expected

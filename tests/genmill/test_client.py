@@ -76,13 +76,15 @@ def problem(status: int, code: str, **headers: str) -> httpx.Response:
 def test_submit_sends_key_and_idempotency_key(connect: Connect) -> None:
     client, server = connect(httpx.Response(202, json=view()))
     job = client.submit(
-        "shapes", {"prompt": "a"}, webhook="https://x", ttl_s=5, deadline_s=7.5, best_effort=True, metadata={"a": 1}
-    )
+        "shapes", {"prompt": "a"}, webhook="https://x", ttl_s=5, deadline_s=7.5, best_effort=True, reproducible=True,
+        metadata={"a": 1},
+    )  # fmt: skip
     assert (job.id, job.state, job.is_done) == ("j1", JobState.QUEUED, False)
     (request,) = server.seen
     assert json.loads(request.content) == {
         "model": "shapes", "input": {"prompt": "a"}, "priority": "p1", "webhook": "https://x",
-        "ttl_s": 5, "deadline_s": 7.5, "best_effort": True, "metadata": {"a": 1},
+        "ttl_s": 5, "deadline_s": 7.5, "best_effort": True, "reproducible": True,
+        "metadata": {"a": 1},
     }  # fmt: skip
     assert request.headers["authorization"] == "Bearer gm_k"
     assert len(request.headers["idempotency-key"]) == 34

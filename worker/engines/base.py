@@ -19,13 +19,15 @@ class EngineJob:
     """A claimed job as an engine sees it. `init_image` is decoded RGB, of any size.
 
     An urgent one (p0) is not held up by yielding ones (p3): those may have to rest once for it, the one with the
-    latest virtual deadline first, and take fewer steps while it takes its own."""
+    latest virtual deadline first, and take fewer steps while it takes its own. One that `is_reproducible` shares no
+    forward, so that its result does not depend by a bit on who else is on board."""
 
     job_id: str
     input: JobInput
     init_image: Image | None = None
     job_class: str = JobClass.P1
     vd_ms: float = 0.0
+    is_reproducible: bool = False
 
     @property
     def is_urgent(self) -> bool:

@@ -37,7 +37,8 @@ class Phase(IntEnum):
 @dataclass(slots=True, eq=False)
 class Site:
     """A method of a module at which calls meet. `caps` bounds the rows of its forwards, `curves` tell by shape how
-    long they take."""
+    long they take. A module that was compiled for each number of rows sees only those of `sizes`; one whose graph
+    `is_replayed` writes each output over the one before."""
 
     module: nn.Module
     method: str
@@ -45,6 +46,8 @@ class Site:
     plan: RowPlan
     caps: RowCaps
     device: torch.device
+    sizes: Sequence[int] = ()
+    is_replayed: bool = False
     curves: dict[Hashable, ServiceCurve] = field(default_factory=dict)
     _forward: Callable[..., Any] = field(init=False)
 
@@ -52,7 +55,15 @@ class Site:
         self._forward = self.module if self.method == "__call__" else getattr(self.module, self.method)
 
     def forward(self, arguments: Arguments) -> Any:
+        if self.is_replayed and self.device.type == "cuda":
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # of torch
         return self._forward(**arguments)
+
+    def padded(self, arguments: Arguments, rows: int, shape: Hashable) -> Arguments:
+        """With as many rows as the module was compiled for, where memory bears them."""
+        most = self.caps.of(shape)
+        size = next((size for size in self.sizes if rows <= size <= most), None)
+        return arguments if size is None or not rows else self.plan.pad(arguments, rows, size)
 
     def curve(self, shape: Hashable) -> ServiceCurve:
         return self.curves.setdefault(shape, ServiceCurve())
@@ -75,7 +86,7 @@ class ParkedCall:
 
     @property
     def group(self) -> Hashable:
-        return (id(self.site), self.signature, self.task.state.autocast)
+        return (id(self.site), self.signature, self.task.state.autocast, self.task if self.task.is_solitary else None)
 
     @property
     def shape(self) -> Hashable:
@@ -101,6 +112,10 @@ class Batch:
     @property
     def rows(self) -> int:
         return sum(call.rows for call in self.calls)
+
+    @property
+    def is_solitary(self) -> bool:
+        return self.calls[0].task.is_solitary
 
     @property
     def is_full(self) -> bool:
@@ -148,7 +163,9 @@ class Part:
             self.calls[0].task.state.apply()
             self.watch = Stopwatch(site.device)
             try:
-                output = site.forward(site.plan.join([call.arguments for call in self.calls], counts))
+                joined = site.plan.join([call.arguments for call in self.calls], counts)
+                sent = site.padded(joined, self.rows, self.batch.shape)
+                output = site.forward(sent)
             except torch.AcceleratorError:
                 raise  # the process must end, and leases give the jobs back
             except Exception as error:  # noqa: BLE001  # whatever a model raises: the hub finds the culprit
@@ -156,7 +173,8 @@ class Part:
             self.watch.stop()
             stops = list(accumulate(counts))
             for call, stop in zip(self.calls, stops, strict=True):
-                call.output = output if len(counts) == 1 else take(output, stop - call.rows, stop)
+                is_whole = len(counts) == 1 and sent is joined and not site.is_replayed
+                call.output = output if is_whole else take(output, stop - call.rows, stop, is_copy=site.is_replayed)
                 call.is_served = True
         return None
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,22 @@ at the most that mallopt takes."""
 
 
 def pick_device(device: str | None) -> torch.device:
-    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    picked = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if picked.type == "cuda":  # cuBLAS reads it when it is first used, and is not deterministic without
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return picked
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Kernels that give the same bits each time, where there are several. An operator without such a kernel warns."""
+    before = torch.are_deterministic_algorithms_enabled()
+    is_warning = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=is_warning)
 
 
 def pick_dtype(spec: ModelSpec, device: torch.device) -> torch.dtype:

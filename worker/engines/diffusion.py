@@ -42,7 +42,7 @@ class DiffusionEngine:
     def __init__(self, spec: ModelSpec, *, device: str | None = None) -> None:
         """Raises ModelUnavailable when the weights cannot be loaded."""
         pipe = load_pipeline(spec, pick_device(device))
-        optimize(pipe, spec.optimizations)
+        optimize(pipe, spec.optimizations, spec.attention)
         self._take(spec, pipe)
 
     @classmethod
@@ -60,7 +60,7 @@ class DiffusionEngine:
         self._place = Place.of(denoiser)
         self._crew = crew or Crew.of(denoiser.device)
         self._hub = Hub(self._crew, coda_patience=CODA_PATIENCE)
-        self._stand_ins, self._denoiser = build_stand_ins(pipe, self._hub, spec.max_batch)
+        self._stand_ins, self._denoiser = build_stand_ins(pipe, self._hub, spec.max_batch, spec.optimizations)
         self._prototypes = build_prototypes(pipe)
         self._schedulers: dict[tuple[SchedulerName, bool], Any] = {}
         self._berths: dict[str, Berth] = {}
@@ -160,7 +160,9 @@ class DiffusionEngine:
         for pipe, arguments in calls:
             steps: Steps = pipe.progress_bar
             work = partial(_first_image, pipe, arguments)
-            task = self._hub.start(work, is_urgent=job.is_urgent, is_yielding=job.is_yielding)
+            task = self._hub.start(
+                work, is_urgent=job.is_urgent, is_yielding=job.is_yielding, is_solitary=job.is_reproducible
+            )
             berth.pictures.append(Picture(task, steps))
         return berth
 

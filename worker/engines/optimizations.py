@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def optimize(pipe: DiffusionPipeline, wanted: Iterable[Optimization]) -> None:
+COMPILING = frozenset({Optimization.COMPILED, Optimization.CUDA_GRAPHS, Optimization.TENSORRT})
+"""Each number of rows costs a compilation, or a capture, of its own."""
+
+
+def optimize(pipe: DiffusionPipeline, wanted: Collection[Optimization], attention: str | None = None) -> None:
     """Apply all, before the first forward. Raises ModelUnavailable where the denoiser lacks what one needs."""
+    if len(COMPILING.intersection(wanted)) > 1:
+        raise ModelUnavailable(f"take one of {', '.join(sorted(COMPILING))}: each compiles the denoiser in its way")
+    if attention is not None:
+        _attend_by(denoiser_of(pipe), attention)
     for one in wanted:
         log.info("%s: %s", type(pipe).__name__, one)
         _APPLY[one](denoiser_of(pipe))
@@ -45,8 +54,32 @@ def _compiled(denoiser: Any) -> None:
     denoiser.compile_repeated_blocks(dynamic=False)
 
 
+def _cuda_graphs(denoiser: Any) -> None:
+    """A forward is recorded once for each size and replayed: its launches no longer wait for the host."""
+    denoiser.compile(mode="reduce-overhead", dynamic=False)
+
+
+def _tensorrt(denoiser: Any) -> None:
+    if find_spec("torch_tensorrt") is None:
+        raise ModelUnavailable("the package torch_tensorrt is not installed: install it, or take tensorrt out")
+    denoiser.compile(backend="torch_tensorrt", dynamic=False)
+
+
+def _attend_by(denoiser: Any, backend: str) -> None:
+    """Raises ModelUnavailable with the names that there are."""
+    choose = getattr(denoiser, "set_attention_backend", None)
+    if choose is None:
+        raise ModelUnavailable(f"{type(denoiser).__name__} has one way to attend: take `attention` out")
+    try:
+        choose(backend)
+    except (ValueError, RuntimeError, ImportError) as error:
+        raise ModelUnavailable(f"attention {backend!r}: {error}") from error
+
+
 _APPLY = {
     Optimization.CHANNELS_LAST: _channels_last,
     Optimization.FUSED_QKV: _fused_qkv,
     Optimization.COMPILED: _compiled,
+    Optimization.CUDA_GRAPHS: _cuda_graphs,
+    Optimization.TENSORRT: _tensorrt,
 }

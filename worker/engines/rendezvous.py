@@ -19,7 +19,7 @@ from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-u
 
 from worker.engines.batches import Batch, ParkedCall, Part, Phase, Site, batches_beside_urgent, batches_of
 from worker.engines.crew import Crew
-from worker.engines.devices import is_out_of_memory
+from worker.engines.devices import deterministic, is_out_of_memory
 from worker.engines.meter import Meter, Share, Stopwatch
 from worker.engines.rows import Digests
 from worker.engines.threadstate import ThreadState
@@ -40,11 +40,14 @@ class Task(greenlet):  # type: ignore[misc]  # greenlet has no types
     """One pipeline call. When it `is_over`, `result` or `error` is set, or neither after an eviction.
 
     While it `is_resting` it keeps its place and takes no part. Those that are `is_yielding` wait for those that are
-    `is_urgent`."""
+    `is_urgent`. One that `is_solitary` shares no forward, and has deterministic kernels."""
 
-    def __init__(self, work: Callable[[], Any], *, is_urgent: bool = False, is_yielding: bool = False) -> None:
+    def __init__(
+        self, work: Callable[[], Any], *, is_urgent: bool = False, is_yielding: bool = False, is_solitary: bool = False
+    ) -> None:
         super().__init__(self._run)
-        self.is_urgent, self.is_yielding, self.is_resting = is_urgent, is_yielding, False
+        self.is_urgent, self.is_yielding, self.is_solitary = is_urgent, is_yielding, is_solitary
+        self.is_resting = False
         self._work = work
         self.call: ParkedCall | None = None
         self.state = ThreadState.now()
@@ -85,10 +88,12 @@ class Hub:
         self.forwards = 0
         self.forward_s = 0.0
 
-    def start(self, work: Callable[[], Any], *, is_urgent: bool = False, is_yielding: bool = False) -> Task:
+    def start(
+        self, work: Callable[[], Any], *, is_urgent: bool = False, is_yielding: bool = False, is_solitary: bool = False
+    ) -> Task:
         """Take a pipeline call on board; it begins with the next turn."""
         with torch.inference_mode():  # the modes that the task begins with are the hub's, not its caller's
-            task = Task(work, is_urgent=is_urgent, is_yielding=is_yielding)
+            task = Task(work, is_urgent=is_urgent, is_yielding=is_yielding, is_solitary=is_solitary)
         self._tasks.append(task)
         return task
 
@@ -197,6 +202,14 @@ class Hub:
                 break
 
     def _forward(self, batches: Sequence[Batch]) -> None:
+        """Serve the calls of all batches: a solitary one by itself, with the whole crew, the others at once."""
+        for batch in batches:
+            if batch.is_solitary:
+                with deterministic():
+                    self._compute([batch])
+        self._compute([batch for batch in batches if not batch.is_solitary])
+
+    def _compute(self, batches: Sequence[Batch]) -> None:
         """Serve the calls of all batches at once, as far as the crew reaches."""
         parts = [part for batch in batches for part in batch.cut(self._crew.size)]
         if not parts:

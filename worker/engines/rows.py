@@ -102,6 +102,14 @@ class RowPlan:
             for name, value in calls[0].items()
         }
 
+    def pad(self, arguments: Arguments, rows: int, size: int) -> Arguments:
+        """The call with its last row repeated up to `size` rows, and a value in each row for what was one for all."""
+        device = arguments[self.names[0]].device
+        return {
+            name: _padded(value, rows, size, device) if name in self.names else value
+            for name, value in arguments.items()
+        }
+
 
 class Digests:
     """Content fingerprints of shared tensors, kept for as long as one job passes the same tensor object."""
@@ -164,6 +172,19 @@ def _joined(values: Sequence[Any], counts: Sequence[int], device: torch.device) 
     return _spread(values, counts, device)
 
 
+def _padded(value: Any, rows: int, size: int, device: torch.device) -> Any:
+    match value:
+        case None:
+            return None
+        case Tensor() if value.dim() > 0:
+            return torch.cat([value, value[-1:].expand(size - rows, *value.shape[1:])])
+        case dict():
+            return {name: _padded(part, rows, size, device) for name, part in value.items()}
+        case list() | tuple():
+            return type(value)(_padded(part, rows, size, device) for part in value)
+    return _spread([value], [size], device)
+
+
 def _spread(values: Sequence[Any], counts: Sequence[int], device: torch.device) -> Tensor:
     """Scalars as one float32 entry per row. Denoisers turn timesteps into float32 anyway, and schedulers differ
     in whether theirs are int64 or float32: their calls must join."""
@@ -175,15 +196,15 @@ def _spread(values: Sequence[Any], counts: Sequence[int], device: torch.device) 
     return torch.cat([part.expand(count) for part, count in zip(parts, counts, strict=True)])
 
 
-def take(output: Any, start: int, stop: int) -> Any:
+def take(output: Any, start: int, stop: int, *, is_copy: bool = False) -> Any:
     """Rows start..stop of an output: tensors, tuples, diffusers' and transformers' output classes."""
     match output:
         case Tensor():
-            return output[start:stop]
+            return output[start:stop].clone() if is_copy else output[start:stop]
         case dict():  # both output classes are ordered dicts and dataclasses
-            return type(output)(**{name: take(part, start, stop) for name, part in output.items()})
+            return type(output)(**{name: take(part, start, stop, is_copy=is_copy) for name, part in output.items()})
         case tuple() | list():
-            return type(output)(take(part, start, stop) for part in output)
+            return type(output)(take(part, start, stop, is_copy=is_copy) for part in output)
     if hasattr(output, "parameters") and isinstance(output.parameters, Tensor):
         return type(output)(output.parameters[start:stop])  # DiagonalGaussianDistribution
     return output

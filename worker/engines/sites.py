@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from torch import nn
 
+from genmill.registry import Optimization
 from worker.engines.batches import Phase, Site
 from worker.engines.caps import RowCaps
+from worker.engines.optimizations import COMPILING
 from worker.engines.pipelines import DENOISERS
 from worker.engines.rendezvous import Hub
 from worker.engines.rows import ROW_ARGUMENTS, RowPlan
@@ -28,7 +31,9 @@ VAE_IMAGES = 8
 _PHASES = {("AutoencoderKL", "decode"): Phase.CODA}
 
 
-def build_stand_ins(pipe: DiffusionPipeline, hub: Hub, max_images: int) -> tuple[dict[str, nn.Module], Site]:
+def build_stand_ins(
+    pipe: DiffusionPipeline, hub: Hub, max_images: int, optimizations: Collection[Optimization] = ()
+) -> tuple[dict[str, nn.Module], Site]:
     """Component name -> its double for pipeline copies: the denoiser and each component whose calls can join; and the
     site of the denoiser."""
     doubles, steps = {}, []
@@ -40,7 +45,16 @@ def build_stand_ins(pipe: DiffusionPipeline, hub: Hub, max_images: int) -> tuple
             intercepts = {site.method: _intercept(hub, site) for site in sites}
             doubles[name] = stand_in(module, intercepts)
             steps += [site for site in sites if site.phase is Phase.STEP]
+    if COMPILING.intersection(optimizations):
+        steps[0].sizes = sizes_up_to(steps[0].caps.ceiling)
+        steps[0].is_replayed = Optimization.CUDA_GRAPHS in optimizations and bool(steps[0].plan.names)
     return doubles, steps[0]
+
+
+def sizes_up_to(rows: int) -> tuple[int, ...]:
+    """Few sizes, of which one is at most half as much again as any number of rows."""
+    sizes = sorted({part << power for power in range(rows.bit_length()) for part in (2, 3)} | {1})
+    return (*(size for size in sizes if size < rows), rows)
 
 
 def _sites_of(name: str, module: nn.Module, max_images: int) -> list[Site]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Self
@@ -17,6 +18,7 @@ from genmill.registry import ModelSpec
 from worker.engines.base import Curve, EngineJob, Event, Finished, Left, Progress, TextOutput
 from worker.engines.caps import RowCaps
 from worker.engines.devices import (
+    deterministic,
     is_out_of_memory,
     keep_freed_memory,
     pick_device,
@@ -101,7 +103,7 @@ class TextEngine:
         events, self._refused = self._refused, []
         if self._suspects:
             return events + self._try_suspect()
-        while self._waiting and len(self._entered) < self._caps.of(None):
+        while self._waiting and self._may_enter(self._waiting[0]):
             self._enter(self._waiting.popleft())
         if self._entered:
             error = self._forward(events)
@@ -154,6 +156,13 @@ class TextEngine:
             raise InvalidJob("the prompt has no tokens")
         return list(tokens)
 
+    def _may_enter(self, seat: _Seat) -> bool:
+        """A reproducible text is written alone, from the first token to the last."""
+        others = self._entered.values()
+        if seat.job.is_reproducible or any(other.job.is_reproducible for other in others):
+            return not others
+        return len(others) < self._caps.of(None)
+
     def _enter(self, seat: _Seat) -> None:
         """Join the batch, with what the job has written so far as part of the prompt."""
         seat.request_id = f"{seat.job.job_id}#{next(self._numbers)}"
@@ -175,8 +184,10 @@ class TextEngine:
     def _forward(self, events: list[Event]) -> Exception | None:
         """One step of the batch. What it brought goes to `events`; the model's error, if any, is returned."""
         watch = Stopwatch(self._model.device)
+        is_alone = any(seat.job.is_reproducible for seat in self._entered.values())
         try:
-            outputs = self._batch.step()
+            with deterministic() if is_alone else nullcontext():
+                outputs = self._batch.step()
         except torch.AcceleratorError:
             raise  # the context is gone: the process must end, and leases give the jobs back
         except Exception as error:  # noqa: BLE001  # whatever a model raises: the caller finds the culprit
