@@ -38,7 +38,7 @@ class Phase(IntEnum):
 class Site:
     """A method of a module at which calls meet. `caps` bounds the rows of its forwards, `curves` tell by shape how
     long they take. A module that was compiled for each number of rows sees only those of `sizes`; one whose graph
-    `is_replayed` writes each output over the one before."""
+    `is_replayed` writes each output over the one before. `dtype`: what it takes, where pipelines may send another."""
 
     module: nn.Module
     method: str
@@ -48,6 +48,7 @@ class Site:
     device: torch.device
     sizes: Sequence[int] = ()
     is_replayed: bool = False
+    dtype: torch.dtype | None = None
     curves: dict[Hashable, ServiceCurve] = field(default_factory=dict)
     _forward: Callable[..., Any] = field(init=False)
 
@@ -57,6 +58,9 @@ class Site:
     def forward(self, arguments: Arguments) -> Any:
         if self.is_replayed and self.device.type == "cuda":
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # of torch
+        if self.dtype is not None:
+            first = self.plan.names[0]
+            arguments = {**arguments, first: arguments[first].to(self.dtype)}
         return self._forward(**arguments)
 
     def padded(self, arguments: Arguments, rows: int, shape: Hashable) -> Arguments:

@@ -19,7 +19,14 @@ from worker.engines.berths import Berth, Picture, Steps
 from worker.engines.crew import Crew
 from worker.engines.devices import keep_freed_memory, pick_device
 from worker.engines.optimizations import optimize
-from worker.engines.pipelines import build_prototypes, call_arguments, denoiser_of, load_pipeline, parameters_of
+from worker.engines.pipelines import (
+    build_prototypes,
+    call_arguments,
+    denoiser_of,
+    load_pipeline,
+    parameters_of,
+    upcast_autoencoder,
+)
 from worker.engines.receipts import Place, failed, make_receipt
 from worker.engines.rendezvous import Hub
 from worker.engines.schedulers import make_scheduler
@@ -53,6 +60,7 @@ class DiffusionEngine:
         return engine
 
     def _take(self, spec: ModelSpec, pipe: DiffusionPipeline, crew: Crew | None = None) -> None:
+        upcast_autoencoder(pipe)
         self._spec = spec
         self._pipe = pipe
         denoiser = denoiser_of(pipe)

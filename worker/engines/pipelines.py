@@ -50,6 +50,14 @@ def build_prototypes(pipe: DiffusionPipeline) -> dict[bool, DiffusionPipeline]:
         return {False: pipe}
 
 
+def upcast_autoencoder(pipe: DiffusionPipeline) -> None:
+    """One that overflows in half precision is single for good: each pipeline call would cast it for itself, and back
+    under the others that decode in the same turn."""
+    vae = getattr(pipe, "vae", None)
+    if vae is not None and vae.dtype == torch.float16 and getattr(vae.config, "force_upcast", False):
+        vae.to(dtype=torch.float32)
+
+
 def denoiser_of(pipe: DiffusionPipeline) -> Any:
     """The module that runs once a step. Raises ModelUnavailable where there is none by a known name."""
     for name in DENOISERS:

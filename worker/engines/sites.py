@@ -71,8 +71,9 @@ def _site(name: str, module: nn.Module, class_name: str, method: str, max_images
     plan = RowPlan.of(class_name, method, tuple(inspect.signature(function).parameters))
     phase = Phase.STEP if name in DENOISERS else _PHASES.get((class_name, method), Phase.PRELUDE)
     ceiling = min(max_images, VAE_IMAGES) if name == "vae" else max_images * ROWS_PER_IMAGE
-    device = next(module.parameters()).device
-    return Site(module, method, phase, plan, RowCaps(ceiling), device)
+    first = next(module.parameters())
+    dtype = first.dtype if name == "vae" else None  # a pipeline casts its latents by what it has made of the module
+    return Site(module, method, phase, plan, RowCaps(ceiling), first.device, dtype=dtype)
 
 
 def _intercept(hub: Hub, site: Site) -> Intercept:

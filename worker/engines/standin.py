@@ -19,6 +19,7 @@ def stand_in(real: nn.Module, intercepts: Mapping[str, Intercept]) -> nn.Module:
     # pipelines look for offloading hooks in all submodules several times per call; the tree stays what it is
     submodules = tuple(real.modules())
     methods["modules"] = lambda _self, **_: iter(submodules)
+    methods["to"] = lambda self, *_, **__: self  # a pipeline that casts it for its own call would cast it for all
     first = next(real.parameters(), None)
     if first is not None:  # moving a module changes its parameters' data, not the parameters
         methods["device"] = property(lambda _self: first.device)
