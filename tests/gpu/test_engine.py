@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from genmill.registry import Optimization
 from tests.worker.engines import tiny
 from tests.worker.engines.runs import end_of, image_job, pictures, together, worst_difference
 from worker.engines.base import EngineJob, Finished
 from worker.engines.diffusion import DiffusionEngine
+from worker.engines.optimizations import optimize
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -68,3 +71,40 @@ def test_memory_that_runs_out_halves_forwards_and_fails_nobody() -> None:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert all(isinstance(end_of(one), Finished) for one in events.values())
     assert engine.learnt_caps()
+
+
+def test_decoding_runs_beside_steps() -> None:
+    pipe = tiny.stable_diffusion().to("cuda")
+    engine = DiffusionEngine.from_pipeline(tiny.spec(), pipe)
+    many = [image_job(f"job{n}", seed=n, steps=2 + 3 * n, width=256, height=256) for n in range(8)]
+    together(engine, many)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        together(engine, many)
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for event in profile.profiler.kineto_results.events():
+        if event.device_type() == torch.autograd.DeviceType.CUDA:
+            spans.setdefault(event.device_resource_id(), []).append((event.start_ns(), event.end_ns()))
+    assert len(spans) >= 2
+    main, *sides = sorted(spans.values(), key=len, reverse=True)
+    assert any(a < d and c < b for side in sides for a, b in side for c, d in main)
+
+
+def test_a_graph_of_the_denoiser_changes_no_picture() -> None:
+    plain, graphed = tiny.stable_diffusion().to("cuda"), tiny.stable_diffusion().to("cuda")
+    optimize(graphed, [Optimization.CUDA_GRAPHS])
+    spec = tiny.spec().model_copy(update={"optimizations": (Optimization.CUDA_GRAPHS,)})
+    expected = together(DiffusionEngine.from_pipeline(tiny.spec(), plain), jobs(6))
+    engine = DiffusionEngine.from_pipeline(spec, graphed)
+    for _ in range(3):  # warm-up, recording, replay
+        got = together(engine, jobs(6))
+    for job in jobs(6):
+        for one, other in zip(pictures(expected[job.job_id]), pictures(got[job.job_id]), strict=True):
+            assert float((one - other).abs().max()) < 1e-3
+
+
+def test_a_reproducible_job_gives_the_same_bits() -> None:
+    engine = DiffusionEngine.from_pipeline(tiny.spec(), tiny.stable_diffusion().to("cuda", torch.float16))
+    mine = replace(image_job("mine", steps=5), is_reproducible=True)
+    (alone,) = pictures(together(engine, [mine])["mine"])
+    (among,) = pictures(together(engine, [*jobs(6), mine])["mine"])
+    assert torch.equal(alone, among)

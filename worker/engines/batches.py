@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import accumulate, groupby
@@ -16,6 +17,7 @@ from torch import nn
 from worker.engines.caps import RowCaps
 from worker.engines.curve import ServiceCurve
 from worker.engines.meter import Stopwatch
+from worker.engines.overlap import SideStream
 from worker.engines.rows import Arguments, RowPlan, take
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ class Phase(IntEnum):
 class Site:
     """A method of a module at which calls meet. `caps` bounds the rows of its forwards, `curves` tell by shape how
     long they take. A module that was compiled for each number of rows sees only those of `sizes`; one whose graph
-    `is_replayed` writes each output over the one before. `dtype`: what it takes, where pipelines may send another."""
+    `is_replayed` writes each output over the one before. `dtype`: what it takes, where pipelines may send another.
+    What runs on its `side` stream does not hold up steps."""
 
     module: nn.Module
     method: str
@@ -49,6 +52,7 @@ class Site:
     sizes: Sequence[int] = ()
     is_replayed: bool = False
     dtype: torch.dtype | None = None
+    side: SideStream | None = None
     curves: dict[Hashable, ServiceCurve] = field(default_factory=dict)
     _forward: Callable[..., Any] = field(init=False)
 
@@ -163,7 +167,8 @@ class Part:
 
         Raises torch.AcceleratorError: the context is gone."""
         site, counts = self.batch.site, [call.rows for call in self.calls]
-        with torch.inference_mode():
+        read = [value for call in self.calls for value in call.arguments.values()]
+        with torch.inference_mode(), site.side.after(read) if site.side else nullcontext():
             self.calls[0].task.state.apply()
             self.watch = Stopwatch(site.device)
             try:

@@ -19,6 +19,7 @@ from worker.engines.berths import Berth, Picture, Steps
 from worker.engines.crew import Crew
 from worker.engines.devices import keep_freed_memory, pick_device
 from worker.engines.optimizations import optimize
+from worker.engines.overlap import HostCopy
 from worker.engines.pipelines import (
     build_prototypes,
     call_arguments,
@@ -197,7 +198,7 @@ class DiffusionEngine:
         job_id = berth.job.job_id
         tasks = [picture.task for picture in berth.pictures]
         error = next((task.error for task in tasks if task.error is not None), None)
-        if error is None and not all(task.is_over for task in tasks):
+        if error is None and not (all(task.is_over for task in tasks) and self._is_there(berth)):
             if berth.step == berth.told:
                 return []
             berth.told = berth.step
@@ -205,7 +206,7 @@ class DiffusionEngine:
         del self._berths[job_id]
         if error is None:
             try:
-                images = tuple(as_image(task.result) for task in tasks)
+                images = tuple(as_image(task.result.tensor()) for task in tasks)
             except torch.AcceleratorError:
                 raise
             except Exception as fault:  # noqa: BLE001  # one output must not end the worker
@@ -214,6 +215,10 @@ class DiffusionEngine:
             self._abandon(berth)
             return [failed(job_id, error, berth.meter.gpu_ms)]
         return [Finished(job_id, self._receipt(berth), images=images)]
+
+    def _is_there(self, berth: Berth) -> bool:
+        """Its pictures have come to the host, or there is nothing to do until they have."""
+        return not self._hub.tasks or all(picture.task.result.is_there() for picture in berth.pictures)
 
     def _abandon(self, berth: Berth) -> None:
         for picture in berth.pictures:
@@ -227,16 +232,15 @@ def _name_of(shape: Hashable) -> str:
     return "x".join(map(str, shape)) if isinstance(shape, tuple) else "any"
 
 
-def _first_image(pipe: Any, arguments: dict[str, Any]) -> torch.Tensor:
-    image: torch.Tensor = pipe(**arguments).images[0]
-    return image
+def _first_image(pipe: Any, arguments: dict[str, Any]) -> HostCopy:
+    return HostCopy(pipe(**arguments).images[0].detach())
 
 
 def as_image(picture: torch.Tensor) -> Image.Image:
-    """A float picture [3, H, W] in 0..1 as PIL, rounded as diffusers does.
+    """A float picture [3, H, W] in 0..1 on the host as PIL, rounded as diffusers does.
 
     Raises OutputInvalid for NaN, infinities, no pixels and all black."""
-    picture = picture.detach().cpu().float()  # on the device a copy may not fit
+    picture = picture.float()
     if picture.numel() == 0 or not bool(picture.isfinite().all()):
         raise OutputInvalid
     pixels = (picture.permute(1, 2, 0).numpy() * 255).round().astype("uint8")

@@ -8,17 +8,20 @@ they are done.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import count
 from math import inf
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
 
 from worker.engines.batches import Batch, ParkedCall, Part, Phase, Site, batches_beside_urgent, batches_of
 from worker.engines.crew import Crew
+from worker.engines.curve import ServiceCurve
 from worker.engines.devices import deterministic, is_out_of_memory
 from worker.engines.meter import Meter, Share, Stopwatch
 from worker.engines.rows import Digests
@@ -28,6 +31,8 @@ log = logging.getLogger(__name__)
 
 STEP_PATIENCE = 20
 """Turns after which a step that urgent tasks held up is taken, by all who can share it: nobody starves."""
+AHEAD = 2
+"""Forwards that a device has been given and not ended, at most."""
 CODA_PATIENCE = 50
 """Turns for which a finished picture waits to be decoded while urgent tasks take steps."""
 
@@ -71,6 +76,14 @@ class Task(greenlet):  # type: ignore[misc]  # greenlet has no types
         return self.call.site.phase if self.call is not None else None
 
 
+class Launch(NamedTuple):
+    """A forward on its way: the curve that its time belongs to, if it ran by itself."""
+
+    watches: Sequence[Stopwatch]
+    curve: ServiceCurve | None
+    rows: int
+
+
 class Hub:
     """Runs tasks turn by turn. All methods are called from one thread.
 
@@ -84,7 +97,7 @@ class Hub:
         self._turn = 0
         self._tickets = count()
         self._coda_patience = coda_patience
-        self._seen: list[tuple[Batch, Stopwatch]] = []
+        self._launches: deque[Launch] = deque()
         self.forwards = 0
         self.forward_s = 0.0
 
@@ -148,16 +161,20 @@ class Hub:
         task.parent = getcurrent()
         hub_state = ThreadState.now()
         task.state.apply()
+        side = call.site.side if call is not None and call.is_served else None
         try:
             error = interruption or (call.error if call is not None else None)
-            if error is not None:
-                task.throw(error)
-            else:
-                task.switch(*(() if call is None else (call.output,)))
+            with side.on() if side else nullcontext():
+                if error is not None:
+                    task.throw(error)
+                else:
+                    task.switch(*(() if call is None else (call.output,)))
         finally:
             task.state = ThreadState.now()
             hub_state.apply()
         task.is_over = task.dead
+        if side and not task.is_over:  # a pipeline that goes on after its coda
+            side.rejoin()
 
     def _waiting(self, phase: Phase) -> list[ParkedCall]:
         calls = [task.call for task in self._at_work() if task.call is not None]
@@ -214,12 +231,14 @@ class Hub:
         parts = [part for batch in batches for part in batch.cut(self._crew.size)]
         if not parts:
             return
-        self._learn()
+        self._keep_pace()
         start = perf_counter()
         errors = self._crew.compute(parts)
         self.forward_s += perf_counter() - start
-        if len(batches) == 1 and not any(errors):  # several at once hold each other up
-            self._seen = [(batches[0], part.watch) for part in parts]
+        if parts[0].batch.site.phase is Phase.STEP and not any(errors):
+            alone = batches[0] if len(batches) == 1 else None  # several at once hold each other up
+            curve = alone.site.curve(alone.shape) if alone else None
+            self._launches.append(Launch([part.watch for part in parts], curve, parts[0].batch.rows))
         for batch in batches:
             own = [(part, error) for part, error in zip(parts, errors, strict=True) if part.batch is batch]
             if all(error is None for _, error in own):
@@ -229,12 +248,14 @@ class Hub:
                 if error is not None:
                     self._divide(part, error, was_alone=len(parts) == 1)
 
-    def _learn(self) -> None:
-        """What the forward before has taken; asked now, when the device has computed it in any case."""
-        if self._seen:
-            batch = self._seen[0][0]
-            batch.site.curve(batch.shape).saw(batch.rows, max(watch.ms() for _, watch in self._seen))
-        self._seen = []
+    def _keep_pace(self) -> None:
+        """The host gives the device work before the last is done, so that it never waits, but not so far ahead that
+        who comes or goes would wait for it. What a forward took is learnt once it has ended."""
+        while len(self._launches) >= AHEAD:
+            launch = self._launches.popleft()
+            took_ms = max(watch.ms() for watch in launch.watches)
+            if launch.curve is not None:
+                launch.curve.saw(launch.rows, took_ms)
 
     def _divide(self, part: Part, error: Exception, *, was_alone: bool) -> None:
         """Halve the calls of a forward that raised, until a culprit is alone and fails alone. Who ran out of memory

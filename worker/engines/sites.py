@@ -13,6 +13,7 @@ from genmill.registry import Optimization
 from worker.engines.batches import Phase, Site
 from worker.engines.caps import RowCaps
 from worker.engines.optimizations import COMPILING
+from worker.engines.overlap import SideStream
 from worker.engines.pipelines import DENOISERS
 from worker.engines.rendezvous import Hub
 from worker.engines.rows import ROW_ARGUMENTS, RowPlan
@@ -73,7 +74,8 @@ def _site(name: str, module: nn.Module, class_name: str, method: str, max_images
     ceiling = min(max_images, VAE_IMAGES) if name == "vae" else max_images * ROWS_PER_IMAGE
     first = next(module.parameters())
     dtype = first.dtype if name == "vae" else None  # a pipeline casts its latents by what it has made of the module
-    return Site(module, method, phase, plan, RowCaps(ceiling), first.device, dtype=dtype)
+    side = SideStream(first.device) if phase is Phase.CODA else None
+    return Site(module, method, phase, plan, RowCaps(ceiling), first.device, dtype=dtype, side=side)
 
 
 def _intercept(hub: Hub, site: Site) -> Intercept:
