@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from flask import Flask
 
-from api import files, health, jobs, models, outputs, problems, requests, webhooks
+from api import admin, files, health, jobs, models, outputs, problems, rate_limits, requests, usage, webhooks
 from api.services import EXTENSION, open_services
 from genmill.settings import Settings, load_settings
+
+FORM_BYTES, FORM_PARTS = 100_000, 20
+"""Of an upload, besides its file."""
 
 
 def create_app(settings: Settings | None = None) -> Flask:
@@ -14,10 +17,12 @@ def create_app(settings: Settings | None = None) -> Flask:
     settings = settings or load_settings()
     app = Flask("genmill.api", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
+    app.config["MAX_FORM_MEMORY_SIZE"], app.config["MAX_FORM_PARTS"] = FORM_BYTES, FORM_PARTS
     app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's default provider
     app.extensions[EXTENSION] = open_services(settings)
     requests.install(app)
     problems.install(app)
-    for room in (jobs, models, files, outputs, webhooks, health):
+    rate_limits.install(app)
+    for room in (jobs, models, files, outputs, webhooks, usage, admin, health):
         app.register_blueprint(room.blueprint)
     return app

@@ -1,27 +1,46 @@
-"""Who asks."""
+"""Who asks, and whether the key may."""
 
 from __future__ import annotations
 
-from flask import request
+from urllib.parse import urlsplit
+
+from flask import g, request
 
 from api.services import services
-from genmill import tenants
-from genmill.errors import Unauthorized
+from genmill import api_keys
+from genmill.api_keys import ApiKey, Scope
+from genmill.errors import FieldFault, ScopeMissing, Unauthorized
+from genmill.settings import LOOPBACK
+from genmill.tenants import DEFAULT_TENANT
+
+_NOBODY = ApiKey("none", DEFAULT_TENANT, "auth is off", "")
+"""With auth off, whoever sends no key; for `admin` a key is needed all the same."""
+
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-def authenticate() -> str:
-    """The tenant of this request's API key. Raises Unauthorized.
+def authenticate(scope: Scope | None = None) -> str:
+    """The tenant of this request's API key. Raises as `identify` does."""
+    return identify(scope).tenant
 
-    With auth off a request without a key is the tenant `default`; a wrong key is refused all the same. The look-up
-    is made in every case, so that the time of the answer does not tell which it was.
+
+def identify(scope: Scope | None = None) -> ApiKey:
+    """The key of this request, which has the scope; without one given, `read` for GET and `submit` for the rest.
+
+    Raises Unauthorized, ScopeMissing. With auth off a request without a key is the tenant `default`; a wrong key is
+    refused all the same. The look-up is made in every case, so that the time of the answer does not tell which it was.
     """
-    given = _given_key()
-    tenant = tenants.lookup(services().redis, given or "")
-    if tenant is not None:
-        return tenant
-    if given is None and not services().settings.auth:
-        return tenants.DEFAULT_TENANT
-    raise Unauthorized("The API key is not valid" if given else None)
+    given, needed = _given_key(), scope or (Scope.READ if request.method in _READING else Scope.SUBMIT)
+    key = api_keys.identify(services().redis, given or "")
+    if key is None and given is None and not services().settings.auth and needed is not Scope.ADMIN:
+        key = _nobody()
+    if key is None:
+        raise Unauthorized("The API key is not valid" if given else None)
+    if needed not in key.scopes:
+        raise _missing(needed, key)
+    if needed is Scope.SUBMIT:
+        g.submitter = key.tenant
+    return key
 
 
 def _given_key() -> str | None:
@@ -29,3 +48,28 @@ def _given_key() -> str | None:
     if scheme.lower() == "bearer":
         return token.strip()
     return request.headers.get("X-API-Key")
+
+
+def _nobody() -> ApiKey:
+    """Who asks without a key. Raises Unauthorized unless someone at this machine means this server: a web page that
+    they have open can post forms here, and have its own name resolve to us (DNS rebinding)."""
+    allowed = LOOPBACK | {urlsplit(services().settings.base_url).hostname}
+    if _named_host() not in allowed:
+        names = ", ".join(sorted(filter(None, allowed)))
+        raise Unauthorized(f"Without an API key this server answers for {names} only, not for {request.host[:80]!r}")
+    if request.method not in _READING and request.headers.get("Sec-Fetch-Site") == "cross-site":
+        raise Unauthorized("Another site's page needs an API key here")
+    return _NOBODY
+
+
+def _named_host() -> str | None:
+    try:
+        return urlsplit(f"//{request.host}").hostname
+    except ValueError:
+        return None
+
+
+def _missing(needed: Scope, key: ApiKey) -> ScopeMissing:
+    has = ", ".join(key.scopes)
+    detail = f"this needs an API key with the scope {needed}; this one has {has}"
+    return ScopeMissing(detail, faults=(FieldFault("/Authorization", detail, needed.value, has),))

@@ -6,25 +6,29 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from api import admin_schemas
+from api.admin import KeyBody, LimitBody, RotationBody
+from api.admin_operations import ADMIN_OPERATIONS, USAGE_OPERATIONS
 from api.operations import OPERATIONS, Operation
 from api.schemas import SCHEMAS
 from api.submission import JobBody
 from genmill import __version__
 from genmill.inputs import ImageInput, TextInput
 from genmill.registry import Registry
+from genmill.tenants import TenantFacts
 
 _REF = "#/components/schemas/{model}"
 
 
 def document(registry: Registry, base_url: str) -> dict[str, Any]:
 
-    schemas: dict[str, Any] = dict(SCHEMAS)
-    for model in (JobBody, ImageInput, TextInput):
+    schemas: dict[str, Any] = SCHEMAS | admin_schemas.SCHEMAS
+    for model in (JobBody, ImageInput, TextInput, KeyBody, RotationBody, LimitBody, TenantFacts):
         schemas |= _schemas_of(model)
     schemas["JobBody"]["properties"]["input"] = {"anyOf": [_ref("ImageInput"), _ref("TextInput")]}
     schemas["JobBody"]["properties"]["model"]["examples"] = [spec.name for spec in registry.models]
     paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
+    for operation in (*OPERATIONS, *USAGE_OPERATIONS, *ADMIN_OPERATIONS):
         paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
     return {
         "openapi": "3.1.0",
@@ -54,15 +58,17 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "responses": {str(status): answer for status, answer in operation.answers.items()} | _problems(operation),
     }
     if operation.body is not None:
-        shown["requestBody"] = {"required": True, "content": operation.body}
-    if operation.is_open:
-        shown["security"] = []
+        shown["requestBody"] = {"required": operation.is_body_needed, "content": operation.body}
+    scopes = [operation.needed_scope.value]
+    shown["security"] = [] if operation.is_open else [{"bearer": scopes}, {"apiKey": scopes}]
     return shown
 
 
 def _problems(operation: Operation) -> dict[str, Any]:
     content = {"application/problem+json": {"schema": _ref("Problem")}}
-    return {str(status): {"description": text, "content": content} for status, text in operation.problems.items()}
+    missing = {} if operation.is_open else {403: f"The key does not have the scope `{operation.needed_scope}`"}
+    problems = missing | dict(operation.problems)
+    return {str(status): {"description": text, "content": content} for status, text in problems.items()}
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:

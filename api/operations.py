@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from genmill.api_keys import Scope
 from genmill.jobs import JobState
 
 _UNAUTHORIZED = {401: "No valid API key"}
 _AWAY = {503: "Redis or the storage is away; see Retry-After"}
 _LIMITED = {429: "A quota of the tenant is used up; `errors` names it, see Retry-After"}
+_BARRED = {403: "The tenant may not use this priority, or the key does not have the scope `submit`"}
 _INVALID = {422: "A field is not valid; `errors` names field, limit and value"}
 _ABSENT = {404: "There is nothing here for this tenant"}
 _BODY = {400: "Not a JSON object", 413: "Body too large", 415: "Wrong content type"}
@@ -18,7 +20,7 @@ _BODY = {400: "Not a JSON object", 413: "Body too large", 415: "Wrong content ty
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. `is_open`: no API key is asked for."""
+    """One method of one path. `is_open`: no API key is asked for; else one with `needed_scope`."""
 
     method: str
     path: str
@@ -29,6 +31,13 @@ class Operation:
     parameters: tuple[dict[str, Any], ...] = ()
     body: dict[str, Any] | None = None
     is_open: bool = False
+    scope: Scope | None = None
+    is_body_needed: bool = True
+
+    @property
+    def needed_scope(self) -> Scope:
+        """The one given, else that of the method, as in api/auth.py."""
+        return self.scope or (Scope.READ if self.method == "get" else Scope.SUBMIT)
 
 
 def _json(text: str, schema: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -90,14 +99,18 @@ _SIGNED = (
     _parameter("query", "expires", {"type": "string"}, "Unix time.", is_needed=True),
     _parameter("query", "signature", {"type": "string"}, "Made by genmill.", is_needed=True),
 )
-_SUBMITTED = {"Location": "The job", "Retry-After": "Seconds until it is worth asking"}
+_RATE = {
+    "RateLimit-Policy": "Of a tenant with a limit of submissions: how many (`q`) in how many seconds (`w`)",
+    "RateLimit": "How many are left (`r`), and seconds until all are again (`t`)",
+}
+_SUBMITTED = {"Location": "The job", "Retry-After": "Seconds until it is worth asking", **_RATE}
 _READ = _UNAUTHORIZED | _AWAY
 
 OPERATIONS = (
     Operation(
         "post", "/v1/jobs", "submitJob", "Submit a job",
         {202: _json("Accepted", "Job", _SUBMITTED), 200: _json("Ended while the answer was held", "Job")},
-        _READ | _INVALID | _BODY | _LIMITED, (*_WAIT, _IDEMPOTENCY), _SUBMIT_BODY,
+        _READ | _INVALID | _BODY | _LIMITED | _BARRED, (*_WAIT, _IDEMPOTENCY), _SUBMIT_BODY,
     ),
     Operation(
         "get", "/v1/jobs", "listJobs", "List your jobs, newest first",
@@ -131,7 +144,7 @@ OPERATIONS = (
     ),
     Operation(
         "get", "/v1/webhooks/default/secret", "readWebhookSecret", "Read the secret of your webhooks",
-        {200: _json("Standard Webhooks secret", "Secret")}, _READ,
+        {200: _json("Standard Webhooks secret", "Secret")}, _READ, scope=Scope.SUBMIT,
     ),
     Operation("get", "/v1/status", "readStatus", "Read the fleet's state", {200: _json("Now", "Status")}, _READ),
     Operation("get", "/healthz", "healthz", "The process answers", {200: _json("Yes", "Health")}, is_open=True),

@@ -13,6 +13,7 @@ from flask import Flask, Response, current_app, json, request
 from redis import exceptions as redis_errors
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
+from api import rate_limits
 from api.requests import request_id
 from genmill.errors import BodyTooLarge, FieldFault, GenmillError, LimitReached, SettingsInvalid, StoreUnavailable
 
@@ -61,12 +62,27 @@ def _genmill(error: GenmillError) -> Response:
     if isinstance(error, SettingsInvalid):
         return _unexpected(error)
     title = (type(error).__doc__ or "").strip().split("\n")[0]
-    response = _respond(problem_body(error.status, error.code, title, error.detail, error.faults))
+    body = problem_body(error.status, error.code, title, error.detail, error.faults)
+    if isinstance(error, LimitReached):
+        return _limited(error, body)
+    response = _respond(body)
     if error.is_retryable:
-        wait_s = error.retry_after_s if isinstance(error, LimitReached) else None
-        response.headers["Retry-After"] = str(wait_s or RETRY_AFTER_S)
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
     if error.status == HTTPStatus.UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = 'Bearer realm="genmill"'
+    return response
+
+
+def _limited(error: LimitReached, body: dict[str, Any]) -> Response:
+    """Retry-After is the `t` of the RateLimit header: the time at which the quota is there again."""
+    wait_s = error.retry_after_s or RETRY_AFTER_S
+    quota = rate_limits.quota_of(error)
+    if quota is not None:
+        body |= {"type": rate_limits.QUOTA_EXCEEDED, "violated-policies": [quota.name]}
+    response = _respond(body)
+    response.headers["Retry-After"] = str(wait_s)
+    if quota is not None:
+        rate_limits.tell(response, quota, left=0, reset_s=wait_s)
     return response
 
 
@@ -98,9 +114,16 @@ def _unexpected(error: Exception) -> Response:
 
 
 def _too_large() -> BodyTooLarge:
-    limit = f"{current_app.config['MAX_CONTENT_LENGTH']} bytes"
-    value = f"{request.content_length} bytes" if request.content_length else "more than that"
-    detail = f"the body has {value}, at most {limit} are read"
+    length, most = request.content_length, current_app.config["MAX_CONTENT_LENGTH"]
+    if request.mimetype == "multipart/form-data" and length is not None and length <= most:
+        limit = f"{current_app.config['MAX_FORM_MEMORY_SIZE']} bytes in {current_app.config['MAX_FORM_PARTS']} fields"
+        return _body_too_large("the form's fields, but for its file, take more than {limit}", limit, f"{length} bytes")
+    value = f"{length} bytes" if length else "more than that"
+    return _body_too_large("the body has {value}, at most {limit} are read", f"{most} bytes", value)
+
+
+def _body_too_large(text: str, limit: str, value: str) -> BodyTooLarge:
+    detail = text.format(limit=limit, value=value)
     return BodyTooLarge(detail, faults=(FieldFault("/", detail, limit, value),))
 
 

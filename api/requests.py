@@ -11,10 +11,12 @@ from typing import Any, NoReturn
 from flask import Flask, Response, g, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
+from api.services import services
 from genmill.errors import FieldFault, InvalidRequest, MalformedJson, UnsupportedMediaType
 
 MAX_WAIT_S = 60.0
 MAX_KEY_CHARS = 255
+HSTS_S = 365 * 24 * 3600
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _WAIT = re.compile(r"^\s*wait\s*(?:=\s*\"?(\d{1,6}(?:\.\d+)?)\"?)?\s*(?:;.*)?$", re.IGNORECASE)
@@ -92,6 +94,8 @@ def _add_headers(response: Response) -> Response:
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers.setdefault("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
     response.headers.setdefault("Referrer-Policy", "no-referrer")
+    if services().settings.base_url.startswith("https:"):
+        response.headers["Strict-Transport-Security"] = f"max-age={HSTS_S}"
     return response
 
 

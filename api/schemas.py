@@ -152,7 +152,9 @@ SCHEMAS: dict[str, Any] = {
         {
             "type": _TEXT, "title": _TEXT, "status": _WHOLE, "detail": _TEXT, "instance": _TEXT,
             "errors": {"type": "array", "items": _FAULT}, "error": _ERROR,
+            "violated-policies": {"type": "array", "items": _TEXT},
         },
+        optional=("violated-policies",),
         example=_PROBLEM_EXAMPLE,
     ),
     "Job": _object(_JOB, optional=("text",)),

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from api.init_images import read_init_image
 from api.services import Services
 from genmill import net
-from genmill.errors import DeadlineUnmeetable, IdempotencyMismatch, LimitReached, StoreUnavailable
+from genmill.errors import ClassNotAllowed, DeadlineUnmeetable, IdempotencyMismatch, LimitReached, StoreUnavailable
 from genmill.inputs import ImageInput
 from genmill.jobs import JobRequest, new_job_id
 from genmill.keys import JobClass
@@ -67,7 +67,7 @@ def submit(raw: Mapping[str, Any], tenant: str, idempotency_key: str | None, ser
     services.storage.put(f"{folder}/init.png", init_png, "image/png")
     try:
         job_id, is_replay = services.store.submit(request)
-    except (IdempotencyMismatch, LimitReached, DeadlineUnmeetable):
+    except (IdempotencyMismatch, LimitReached, DeadlineUnmeetable, ClassNotAllowed):
         services.storage.delete_prefix(folder)
         raise
     except RedisError:

@@ -6,10 +6,12 @@ from flask import Blueprint, Response, jsonify
 
 from api.auth import authenticate
 from api.services import services
+from genmill.api_keys import Scope
 
 blueprint = Blueprint("webhooks", __name__)
 
 
 @blueprint.get("/v1/webhooks/default/secret")
 def read_secret() -> Response:
-    return jsonify(key=services().links.webhook_secret(authenticate()))
+    """Not for keys that only read: whoever has the secret can sign what a receiver will believe."""
+    return jsonify(key=services().links.webhook_secret(authenticate(Scope.SUBMIT)))

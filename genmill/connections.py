@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from redis import Redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from genmill.settings import Settings
+
+
+def without_secrets(redis_url: str) -> str:
+    """The URL as it may be shown: no user, password or query."""
+    parts = urlsplit(redis_url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def connect(settings: Settings, *, retries: int = 1, timeout_s: float = 5.0) -> Redis:

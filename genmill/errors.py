@@ -109,16 +109,29 @@ class Forbidden(GenmillError):
     code, status = "forbidden", 403
 
 
+class ScopeMissing(Forbidden):
+    """The API key does not have the scope that this needs."""
+
+    code = "scope_missing"
+
+
+class ClassNotAllowed(Forbidden):
+    """The tenant may not use this priority."""
+
+    code = "class_not_allowed"
+
+
 class LimitReached(GenmillError):
     """The tenant has too many jobs now, or has used up what it may."""
 
     code, status, is_retryable = "limit_reached", 429, True
 
     def __init__(
-        self, detail: str | None = None, *, faults: tuple[FieldFault, ...] = (), retry_after_s: int | None = None
-    ) -> None:
+        self, detail: str | None = None, *, faults: tuple[FieldFault, ...] = (), retry_after_s: int | None = None,
+        scope: str | None = None, limit: float | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(detail, faults=faults)
-        self.retry_after_s = retry_after_s
+        self.retry_after_s, self.scope, self.limit = retry_after_s, scope, limit
 
 
 class NotFound(GenmillError):

@@ -35,6 +35,20 @@ CURVES_TTL_S = 7 * 24 * 3600
 TOKEN_TTL_S = 60
 """How long a claim's token replays its answer; longer than any client retry."""
 
+RATE_WINDOW_S = 60
+"""In which submissions are counted."""
+
+USAGE_TTL_S = 400 * 24 * 3600
+"""How long a day's use by tenant is kept: a year, and time to ask for it."""
+
+AUDIT_TTL_S = 400 * 24 * 3600
+AUDIT_MAXLEN = 10_000
+"""Admin actions that are remembered, about; the log as a whole goes after `AUDIT_TTL_S` without one."""
+
+KEY_USE_TTL_S = 400 * 24 * 3600
+KEY_USE_EVERY_S = 60
+"""An API key's last use is written no more often."""
+
 RESULT_STREAM_MAXLEN = 10
 SCHEDULER_LOCK_TTL_S = 10
 
@@ -68,7 +82,8 @@ PREFIXES = {
     "leases": "gm:leases",
     "waiting": "gm:waiting",
     "rate": "gm:rate:",
-    "spent": "gm:spent:",
+    "usage": "gm:usage:",
+    "classes": "gm:classes",
     "pace": "gm:pace",
     "curves": "gm:curves",
     "lim": "gm:lim",
@@ -81,6 +96,8 @@ PREFIXES = {
     "idem": "gm:idem:",
     "list": "gm:list:",
     "apikeys": "gm:apikeys",
+    "keyuse": "gm:keyuse:",
+    "audit": "gm:audit",
     "leader": "gm:leader",
     "epoch": "gm:epoch",
     "deliveries": "gm:deliveries:",
@@ -118,11 +135,24 @@ def run_scope(scope: str) -> str:
     return PREFIXES["run"] + scope
 
 
+def usage(day: str) -> str:
+    """`day` is YYYY-MM-DD, UTC."""
+    return PREFIXES["usage"] + day
+
+
+def key_use(digest: str) -> str:
+    return PREFIXES["keyuse"] + digest
+
+
+def rate(tenant: str) -> str:
+    return PREFIXES["rate"] + tenant
+
+
 def deliveries(job_id: str) -> str:
     return PREFIXES["deliveries"] + job_id
 
 
 def lua_prelude() -> str:
-    """The table `K` for the Lua files."""
+    """The table `K` for the Lua files, and the times to live that they share with the rest."""
     pairs = ", ".join(f"{name}='{part}'" for name, part in (PREFIXES | SUFFIXES).items())
-    return f"local K = {{{pairs}}}\n"
+    return f"local K = {{{pairs}}}\nlocal USAGE_TTL_S, RATE_WINDOW_S = {USAGE_TTL_S}, {RATE_WINDOW_S}\n"

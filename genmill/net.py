@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any
 
 import httpcore
@@ -31,6 +31,11 @@ MAX_URL_CHARS = 2048
 CONNECT_S = 5.0
 
 _NAT64 = IPv6Network("64:ff9b::/96")
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
+"""All that is routed; outside lie site-local, IPv4-compatible, local NAT64 and segment routing addresses."""
+_DOCUMENTATION = IPv6Network("3fff::/20")
+_RELAYS = IPv4Network("192.88.99.0/24")
+_ISATAP = 0x00005EFE
 _MOST_ADDRESSES = 2
 _WIRE_ERRORS = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, OSError)
 
@@ -113,7 +118,8 @@ def _checked_shape(url: str, settings: Settings, pointer: str, *, is_http_fine: 
     is_http_fine = is_http_fine or settings.allow_http_webhooks or settings.allow_private_urls
     schemes = ("https", "http") if is_http_fine else ("https",)
     if parsed.scheme not in schemes or not parsed.host:
-        raise _fault(pointer, f"the URL must start with {' or '.join(schemes)}", ", ".join(schemes), url[:80])
+        limit, value = ", ".join(schemes), (_shown(parsed) if parsed.userinfo else url)[:80]
+        raise _fault(pointer, f"the URL must start with {' or '.join(schemes)}", limit, value)
     if parsed.userinfo:
         raise _fault(pointer, "the URL must not carry a user name or password", "no user info", _shown(parsed))
     port = _port(parsed)
@@ -140,16 +146,30 @@ def _addresses(parsed: httpx.URL, settings: Settings, pointer: str) -> list[str]
 def is_global(address: str) -> bool:
     """Whether an address, and the IPv4 address inside it if there is one, is reachable from everywhere."""
     ip = ip_address(address.partition("%")[0])
-    return all(one.is_global and not one.is_multicast for one in (ip, *_embedded(ip)))
-
-
-def _embedded(ip: IPv4Address | IPv6Address) -> list[IPv4Address]:
     if isinstance(ip, IPv4Address):
-        return []
-    inner = [ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())]
+        return _is_public(ip)
+    if ip.ipv4_mapped is not None:
+        return _is_public(ip.ipv4_mapped)
     if ip in _NAT64:
-        inner.append(IPv4Address(int(ip) & 0xFFFFFFFF))
+        return _is_public(_low_half(ip))
+    is_unicast = ip in _GLOBAL_UNICAST and ip not in _DOCUMENTATION and ip.is_global
+    return is_unicast and all(_is_public(one) for one in _embedded(ip))
+
+
+def _is_public(ip: IPv4Address) -> bool:
+    return ip.is_global and not ip.is_multicast and ip not in _RELAYS
+
+
+def _embedded(ip: IPv6Address) -> list[IPv4Address]:
+    """IPv4 addresses to which a tunnel would take a packet to this one: 6to4, Teredo, ISATAP."""
+    inner = [ip.sixtofour, *(ip.teredo or ())]
+    if int(ip) >> 32 & 0xFDFFFFFF == _ISATAP:
+        inner.append(_low_half(ip))
     return [one for one in inner if one is not None]
+
+
+def _low_half(ip: IPv6Address) -> IPv4Address:
+    return IPv4Address(int(ip) & 0xFFFFFFFF)
 
 
 class _Wire(httpcore.NetworkBackend):
@@ -247,7 +267,7 @@ def _bounded_body(response: httpcore.Response, max_bytes: int) -> bytes:
 
 
 def _port(parsed: httpx.URL) -> int:
-    return parsed.port or (443 if parsed.scheme == "https" else 80)
+    return parsed.port if parsed.port is not None else (443 if parsed.scheme == "https" else 80)
 
 
 def _shown(parsed: httpx.URL) -> str:

@@ -1,35 +1,63 @@
-"""API keys: random, shown once, stored hashed; each belongs to one tenant."""
+"""Tenants: a name, and what an operator has said of it: weight, limits, budget, classes that it may use.
+
+Numbers are limits (genmill/limits.py) under the tenant's name and are stored there only; of the tenant itself only
+its classes are stored. A name that has neither, nor a key, is no tenant.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from redis import Redis
+from redis.client import Pipeline
 
-from genmill import keys
+from genmill import audit, keys
+from genmill.audit import Actor
 from genmill.errors import FieldFault, InvalidRequest, NotFound
+from genmill.keys import JobClass
+from genmill.store.limits import LimitBook
 
 DEFAULT_TENANT = "default"
 
-_KEYS = keys.PREFIXES["apikeys"]
-_ID_CHARS = 12
+SCOPES: Mapping[str, str] = {
+    "weight": "weight",
+    "max_running": "tenant",
+    "max_queued": "queued",
+    "rate_per_minute": "rate",
+    "gpu_seconds_per_day": "budget",
+}
+"""The kind of limit in which each number of a tenant is stored."""
+
 _TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_CLASSES = keys.PREFIXES["classes"]
+_LIMITS = keys.PREFIXES["limset"]
+
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Whole = Annotated[int, Field(ge=0)]
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    """What may be shown of a key. `key_id` is the start of its hash, enough to revoke it by."""
+class TenantFacts(BaseModel):
+    """What may be said of a tenant; null is what holds for all of them: no limit of its own, weight 1, all classes."""
 
-    key_id: str
-    tenant: str
-    name: str
-    created_at: str
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="Share of GPU time among tenants that wait."
+    )
+    classes: tuple[JobClass, ...] | None = Field(default=None, min_length=1, description="Priorities that it may use.")
+    max_running: Whole | None = Field(default=None, description="Jobs that run at once.")
+    max_queued: Whole | None = Field(default=None, description="Jobs that wait.")
+    rate_per_minute: Whole | None = Field(default=None, description="Submissions a minute.")
+    gpu_seconds_per_day: Number | None = Field(default=None, description="GPU-seconds a day (UTC).")
+
+    @field_validator("classes")
+    @classmethod
+    def _in_order(cls, classes: tuple[JobClass, ...] | None) -> tuple[JobClass, ...] | None:
+        return classes and tuple(one for one in JobClass if one in classes)
 
 
 def check_name(tenant: str) -> None:
@@ -39,45 +67,81 @@ def check_name(tenant: str) -> None:
         raise InvalidRequest(detail, faults=(FieldFault("/tenant", detail, _TENANT.pattern, tenant[:80]),))
 
 
-def create(redis: Redis, tenant: str, name: str) -> str:
-    """A new key of the tenant; this return value is the only time it is shown. Raises InvalidRequest."""
+def change(redis: Redis, tenant: str, facts: TenantFacts, *, by: Actor | None = None) -> None:
+    """Set the facts that are given (`model_fields_set`), of which those that are None are taken back; others stay.
+    The fleet heeds them within a second. Raises InvalidRequest."""
     check_name(tenant)
-    key = f"gm_{secrets.token_urlsafe(32)}"
-    facts = {"tenant": tenant, "name": name, "created_at": datetime.now(UTC).isoformat(timespec="seconds")}
-    redis.hset(_KEYS, _digest(key), json.dumps(facts))
-    return key
+    given = facts.model_dump(mode="json", include=facts.model_fields_set)
+    numbers = {f"{SCOPES[name]}:{tenant}": value for name, value in given.items() if name in SCOPES}
+
+    def apply(pipe: Pipeline) -> None:
+        old = dict(zip(numbers, pipe.hmget(_LIMITS, list(numbers)) if numbers else (), strict=True))
+        before: dict[str, Any] = {name: _number(old[f"{SCOPES[name]}:{tenant}"]) for name in given if name in SCOPES}
+        if "classes" in given:
+            before["classes"] = _classes(pipe.hget(_CLASSES, tenant))
+        pipe.multi()
+        _store(pipe, _LIMITS, numbers)
+        if "classes" in given:
+            _store(pipe, _CLASSES, {tenant: given["classes"] and " ".join(given["classes"])})
+        audit.note(pipe, by, "tenant.change", tenant, before, given)
+
+    redis.transaction(apply, _LIMITS, _CLASSES)
 
 
-def list_keys(redis: Redis) -> list[ApiKey]:
-    """All keys, oldest first."""
-    found = [_api_key(digest, raw) for digest, raw in _all(redis)]
-    return sorted(found, key=lambda key: (key.created_at, key.key_id))
+def read(redis: Redis, limits: LimitBook, tenant: str) -> dict[str, Any]:
+    """What holds for a tenant, settings and defaults of all tenants among it. Raises NotFound."""
+    if tenant not in names(redis, limits):
+        raise NotFound(f"There is no tenant {tenant[:64]!r}: it has no key, no limit and no classes of its own")
+    return view(redis, limits, tenant)
 
 
-def revoke(redis: Redis, key_or_id: str) -> ApiKey:
-    """Take back a key, named by itself or by its `key_id`. Raises NotFound."""
-    for digest, raw in _all(redis):
-        if digest[:_ID_CHARS] == key_or_id or digest == _digest(key_or_id):
-            redis.hdel(_KEYS, digest)
-            return _api_key(digest, raw)
-    raise NotFound("There is no such API key")
+def view(redis: Redis, limits: LimitBook, tenant: str) -> dict[str, Any]:
+    """The same, of any name."""
+    (found,) = _views(redis, limits, [tenant])
+    return found
 
 
-def lookup(redis: Redis, key: str) -> str | None:
-    """The tenant of a key. The key is hashed before it is compared, so the time taken tells nothing about it."""
-    raw = redis.hget(_KEYS, _digest(key))
-    return None if raw is None else str(json.loads(raw)["tenant"])
+def list_tenants(redis: Redis, limits: LimitBook) -> list[dict[str, Any]]:
+    """All, by name."""
+    return _views(redis, limits, names(redis, limits))
 
 
-def _all(redis: Redis) -> list[tuple[str, str]]:
-    pairs: Mapping[bytes, bytes] = redis.hgetall(_KEYS)  # type: ignore[assignment]  # replies are not decoded
-    return [(digest.decode(), raw.decode()) for digest, raw in pairs.items()]
+def names(redis: Redis, limits: LimitBook) -> list[str]:
+    """Whoever has a key, a limit or classes of its own, by name."""
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.hvals(keys.PREFIXES["apikeys"])
+        pipe.hkeys(_CLASSES)
+        raw_keys, with_classes = pipe.execute()
+    found = {str(json.loads(raw)["tenant"]) for raw in raw_keys} | {name.decode() for name in with_classes}
+    kinds = {*SCOPES.values(), "tc"}
+    found |= {scope.split(":")[1] for scope in limits.in_force() if scope.split(":")[0] in kinds}
+    return sorted(name for name in found if _TENANT.fullmatch(name))
 
 
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
+def _views(redis: Redis, limits: LimitBook, tenants: Iterable[str]) -> list[dict[str, Any]]:
+    in_force = limits.in_force()
+    stored: Mapping[bytes, bytes] = redis.hgetall(_CLASSES)  # type: ignore[assignment]  # replies are not decoded
+    return [_view(name, in_force, _classes(stored.get(name.encode()))) for name in tenants]
 
 
-def _api_key(digest: str, raw: str) -> ApiKey:
-    facts = json.loads(raw)
-    return ApiKey(digest[:_ID_CHARS], facts["tenant"], facts["name"], facts["created_at"])
+def _view(tenant: str, in_force: Mapping[str, float], classes: list[str] | None) -> dict[str, Any]:
+    numbers = {
+        name: in_force.get(f"{kind}:{tenant}", in_force.get(f"{kind}:*")) for name, kind in SCOPES.items()
+    }  # fmt: skip
+    by_class = {scope.split(":")[2]: most for scope, most in in_force.items() if scope.startswith(f"tc:{tenant}:")}
+    allowed = classes or [one.value for one in JobClass]
+    weight = numbers.pop("weight") or 1.0
+    return {"tenant": tenant, "weight": weight, "classes": allowed, **numbers, "max_running_by_class": by_class}
+
+
+def _store(pipe: Pipeline, key: str, values: Mapping[str, Any]) -> None:
+    for field, value in values.items():
+        _ = pipe.hdel(key, field) if value is None else pipe.hset(key, field, value)
+
+
+def _number(raw: Any) -> float | None:
+    return None if raw is None else float(raw)
+
+
+def _classes(raw: Any) -> list[str] | None:
+    return raw.decode().split() if raw else None

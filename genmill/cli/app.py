@@ -7,6 +7,7 @@ import sys
 import click
 
 from genmill import __version__
+from genmill.cli.audit import audit
 from genmill.cli.demo import demo
 from genmill.cli.doctor import doctor
 from genmill.cli.env import show_env
@@ -17,7 +18,9 @@ from genmill.cli.profile import profile
 from genmill.cli.screen import Exit, report
 from genmill.cli.status import models, status
 from genmill.cli.submit import submit
+from genmill.cli.tenants import tenants
 from genmill.cli.up import up
+from genmill.cli.usage import usage
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -35,7 +38,9 @@ def cli() -> None:
     """
 
 
-for command in (up, demo, submit, jobs, status, models, keys, limits, profile, doctor, show_env, webhook_secret):
+OPERATORS = (keys, tenants, limits, usage, audit, profile, doctor, show_env)
+
+for command in (up, demo, submit, jobs, status, models, webhook_secret, *OPERATORS):
     cli.add_command(command)
 
 

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from genmill import tenants
+from genmill import api_keys
+from genmill.api_keys import ApiKey, Scope
 from genmill.cli.options import open_client, open_redis, operator_settings, with_client, with_data, with_json
 from genmill.cli.screen import Screen, table
+from genmill.cli.values import seconds
 from genmill.links import Links
+from genmill.tenants import check_name
 
 
 @click.group()
 def keys() -> None:
-    """Create, list and revoke API keys. Needs GENMILL_REDIS_URL or the data folder of `genmill up`."""
+    """Create, list, rotate and revoke API keys. Needs GENMILL_REDIS_URL or the data folder of `genmill up`."""
 
 
 @keys.command("create")
 @click.argument("tenant")
 @click.option("--name", default="", help="What the key is for.")
+@click.option(
+    "--scope", "scopes", multiple=True, type=click.Choice([scope.value for scope in Scope]),
+    help="What it may do; may be repeated.  [default: submit and read]",
+)  # fmt: skip
+@click.option("--expires", type=seconds, help="Its length of life, such as 90d, 12h or 3600.")
 @with_data
 @with_json
-def create_key(tenant: str, name: str, data: Path, screen: Screen) -> None:
+def create_key(
+    tenant: str, name: str, scopes: Sequence[str], expires: float | None, data: Path, screen: Screen
+) -> None:
     """A new key for TENANT. It is shown this once and stored hashed."""
     with open_redis(data) as redis:
-        key = tenants.create(redis, tenant, name)
-    screen.show({"tenant": tenant, "name": name, "key": key}, lambda: key)
+        wanted = scopes or api_keys.DEFAULT_SCOPES
+        key = api_keys.create(redis, tenant, name, scopes=wanted, lifetime_s=expires)
+        facts = api_keys.find(redis, api_keys.key_id_of(key))
+    screen.show({**api_keys.as_json(facts), "key": key}, lambda: key)
 
 
 @keys.command("list")
@@ -36,9 +48,25 @@ def create_key(tenant: str, name: str, data: Path, screen: Screen) -> None:
 def list_keys(data: Path, screen: Screen) -> None:
     """All keys, oldest first."""
     with open_redis(data) as redis:
-        found = [asdict(key) for key in tenants.list_keys(redis)]
-    rows = [[key["key_id"], key["tenant"], key["name"], key["created_at"]] for key in found]
-    screen.show(found, lambda: table("id", "tenant", "name", "created", rows=rows) if rows else "no keys")
+        found = api_keys.list_keys(redis)
+    columns = ("id", "tenant", "name", "scopes", "created", "expires", "last used")
+    rows = [_row(key) for key in found]
+    screen.show(
+        [api_keys.as_json(key) for key in found], lambda: table(*columns, rows=rows) if rows else "no keys"
+    )  # fmt: skip
+
+
+@keys.command("rotate")
+@click.argument("key_or_id")
+@click.option("--grace", type=seconds, default="24h", show_default=True, help="How long the old key still works.")
+@with_data
+@with_json
+def rotate_key(key_or_id: str, grace: float, data: Path, screen: Screen) -> None:
+    """A new key in the place of an old one, named by itself or by its id. It is shown this once."""
+    with open_redis(data) as redis:
+        key = api_keys.rotate(redis, key_or_id, grace_s=grace)
+        facts = api_keys.find(redis, api_keys.key_id_of(key))
+    screen.show({**api_keys.as_json(facts), "key": key}, lambda: key)
 
 
 @keys.command("revoke")
@@ -48,8 +76,8 @@ def list_keys(data: Path, screen: Screen) -> None:
 def revoke_key(key_or_id: str, data: Path, screen: Screen) -> None:
     """Take back a key, named by itself or by its id."""
     with open_redis(data) as redis:
-        gone = tenants.revoke(redis, key_or_id)
-    screen.show(asdict(gone), lambda: f"revoked {gone.key_id} of {gone.tenant}")
+        gone = api_keys.revoke(redis, key_or_id)
+    screen.show(api_keys.as_json(gone), lambda: f"revoked {gone.key_id} of {gone.tenant}")
 
 
 @click.command("webhook-secret")
@@ -63,6 +91,11 @@ def webhook_secret(tenant: str | None, data: Path, url: str | None, api_key: str
         with open_client(url, api_key) as client:
             secret = client.webhook_secret()
     else:
-        tenants.check_name(tenant)
+        check_name(tenant)
         secret = Links(operator_settings(data)).webhook_secret(tenant)
     screen.show({"key": secret}, lambda: secret)
+
+
+def _row(key: ApiKey) -> list[str]:
+    times = [key.created_at, key.expires_at or "never", key.last_used_at or "never"]
+    return [key.key_id, key.tenant, key.name, " ".join(key.scopes), *times]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from genmill import tenants
+from genmill import api_keys
 from genmill.client import Client, JobHandle
 from genmill.connections import connect
 from genmill.demo.fleet import DemoFailed, RunningFleet
@@ -46,7 +46,7 @@ class Clients:
 
     def __init__(self, fleet: RunningFleet, receiver: Receiver) -> None:
         redis = connect(load_settings(redis_url=fleet.redis_url))
-        keys = {tenant: tenants.create(redis, tenant, "demo") for tenant in TENANTS}
+        keys = {tenant: api_keys.create(redis, tenant, "demo") for tenant in TENANTS}
         self.by_tenant = {tenant: Client(fleet.base_url, key) for tenant, key in keys.items()}
         self._hooks = {
             tenant: receiver.expect(tenant, client.webhook_secret()) for tenant, client in self.by_tenant.items()

@@ -1,6 +1,7 @@
 -- Ends or gives back running jobs whose fence is still their own.
 -- ARGV: for each job: id, fence, outcome, payload (b64 JSON or ''), error (JSON or ''), exc (b64 zlib or ''), gpu ms,
---       delay ms, 1 if another run would fail as well, ms that the run took (0 where it is not known)
+--       delay ms, 1 if another run would fail as well, ms that the run took (0 where it is not known), bytes of its
+--       outputs
 --   outcome: finished | failed | canceled | stopped   running -> that terminal state; finished and failed, where RQ's
 --                                                     Repeat and Retry say so, -> scheduled, or queued at once
 --            scheduled                                running -> scheduled for now + delay ms (RQ's registry)
@@ -18,7 +19,8 @@ end
 local ENDING = {'status', 'fence', 'origin', 'tenant', 'batch_key', 'cost', 'worker_name', 'hook', 'result_ttl',
   'failure_ttl', 'cancel', 'start_ms', 'settled', 'gpu_ms', 'progress', 'dependency_id', 'retries_left', 'repeats_left'}
 
-local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, delay_ms, is_hopeless, run_ms)
+local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, delay_ms, is_hopeless, run_ms,
+    output_bytes)
   local is_end = EVENTS[outcome] ~= nil
   local h, mark = load(id, is_end and ENDING or FIELDS), fence .. ':' .. outcome
   if not h.exists or h.fence ~= tonumber(fence) then return 'stale' end
@@ -42,7 +44,8 @@ local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, del
     later('ZADD', K.scheduled .. h.origin, math.floor((now_ms + tonumber(delay_ms)) / 1000), id)
   else
     h.gpu_ms = tonumber(h.gpu_ms or 0) + tonumber(gpu_ms)
-    spend(h.tenant, tonumber(gpu_ms))
+    use(h, 'gpu_ms', tonumber(gpu_ms))
+    use(h, 'output_bytes', tonumber(output_bytes))
     if outcome == 'finished' and run_ms ~= '0' then learn(h, tonumber(gpu_ms), tonumber(run_ms)) end
     end_run(h, {status = outcome, payload = payload, error = err, exc = exc, event = EVENTS[outcome],
       type = TYPES[outcome], ttl = outcome == 'finished' and h.result_ttl or h.failure_ttl, settled = mark},
@@ -52,10 +55,9 @@ local function settle(packed, id, fence, outcome, payload, err, exc, gpu_ms, del
 end
 
 local ids, verdicts = {}, {}
-for i = 1, #ARGV, 10 do ids[#ids + 1] = ARGV[i] end
+for i = 1, #ARGV, 11 do ids[#ids + 1] = ARGV[i] end
 local leases = redis.call('HMGET', K.leases, unpack(ids))
-for i, packed in ipairs(leases) do verdicts[i] = settle(packed, unpack(ARGV, 10 * i - 9, 10 * i)) end
-flush_spendings()
+for i, packed in ipairs(leases) do verdicts[i] = settle(packed, unpack(ARGV, 11 * i - 10, 11 * i)) end
 flush_paces()
 flush()
 return verdicts

@@ -5,7 +5,8 @@
 --       values, own fields as pairs
 -- Returns for each {'stored'|'replayed'|'mismatch', job id}; or of one that was not stored: {'limited', scope, limit,
 -- value, seconds to wait} because its tenant has too many, {'late', deadline ms, soonest end ms} because it would miss
--- its deadline. Running it twice with one id stores once.
+-- its deadline, {'barred', class, classes} because its tenant may not use this class. Running it twice with one id
+-- stores once.
 read_limits(ARGV[1])
 local idem_ttl, list_ttl, delay_ms, shared_count = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local shared = {}
@@ -25,6 +26,11 @@ local function remember(id, idem, body)
   local key = K.idem .. shared.tenant .. ':' .. idem
   redis.call('HSET', key, 'body', body, 'job', id)
   redis.call('EXPIRE', key, idem_ttl)
+end
+
+local allowed = redis.call('HGET', K.classes, shared.tenant)
+local function bar()
+  return allowed and not string.find(allowed, shared.origin, 1, true) and {'barred', shared.origin, allowed}
 end
 
 local function refusal()
@@ -72,7 +78,7 @@ local replies, at = {}, 6 + shared_count
 while at <= #ARGV do
   local id, idem, body, ttl_s, deadline_s, is_best_effort, own = unpack(ARGV, at, at + 6)
   local last, ttl_ms, deadline_ms = at + 6 + tonumber(own), tonumber(ttl_s) * 1000, tonumber(deadline_s) * 1000
-  local answer = verdict(id, idem, body) or refusal()
+  local answer = verdict(id, idem, body) or bar() or refusal()
     or (deadline_ms > 0 and is_best_effort == '0' and lateness(deadline_ms))
   if not answer then
     remember(id, idem, body)

@@ -8,10 +8,10 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from genmill.errors import DeadlineUnmeetable, FieldFault, LimitReached
+from genmill.errors import ClassNotAllowed, DeadlineUnmeetable, FieldFault, LimitReached
 from genmill.jobs import Claim, JobRecord, JobRequest, error_json, pack_generate, record_from_hash, unpack_call
 from genmill.settings import Settings
-from genmill.store.messages import Late, Refusal, Settlement, Submitted
+from genmill.store.messages import Barred, Late, Refusal, Settlement, Submitted
 
 CHUNK = 200
 """Jobs in one run of a script: others wait meanwhile, some milliseconds."""
@@ -93,6 +93,9 @@ def read_submitted(verdict: Sequence[Any]) -> Submitted:
     if kind == b"late":
         deadline_ms, soonest_ms = rest
         return Submitted("", late=Late(int(deadline_ms) / 1000, int(soonest_ms) / 1000))
+    if kind == b"barred":
+        job_class, allowed = rest
+        return Submitted("", barred=Barred(job_class.decode(), tuple(allowed.decode().split())))
     return Submitted(rest[0].decode(), is_replay=kind == b"replayed", is_mismatch=kind == b"mismatch")
 
 
@@ -106,11 +109,20 @@ def deadline_unmeetable(late: Late) -> DeadlineUnmeetable:
     return DeadlineUnmeetable(detail, faults=(fault,))
 
 
+def class_not_allowed(barred: Barred) -> ClassNotAllowed:
+    """The error of a job of a class that its tenant may not use."""
+    allowed = ", ".join(barred.allowed)
+    detail = f"priority {barred.job_class} is not open to this tenant; it may use {allowed}"
+    return ClassNotAllowed(detail, faults=(FieldFault("/priority", detail, allowed, barred.job_class),))
+
+
 def limit_reached(refusal: Refusal) -> LimitReached:
     """The error of a refusal."""
     detail = f"the limit {refusal.scope} is {refusal.limit:g}, it stands at {refusal.value:g}"
     fault = FieldFault("/", detail, f"{refusal.limit:g}", f"{refusal.value:g}")
-    return LimitReached(detail, faults=(fault,), retry_after_s=refusal.retry_after_s)
+    return LimitReached(
+        detail, faults=(fault,), retry_after_s=refusal.retry_after_s, scope=refusal.scope, limit=refusal.limit
+    )
 
 
 def settle_args(settlement: Settlement) -> list[Any]:
@@ -122,7 +134,20 @@ def settle_args(settlement: Settlement) -> list[Any]:
     is_hopeless = settlement.error is not None and not settlement.error.is_retryable
     head = [settlement.job_id, settlement.fence, settlement.outcome.value]
     times = [round(settlement.gpu_ms, 3), settlement.delay_ms, int(is_hopeless), round(settlement.run_ms)]
-    return [*head, payload, error, exc, *times]
+    return [*head, payload, error, exc, *times, output_bytes(settlement.result)]
+
+
+def output_bytes(result: object) -> int:
+    """Bytes of a job's outputs: its files as they are stored, its text as UTF-8. 0 for what a function returned."""
+    if not isinstance(result, Mapping):
+        return 0
+    outputs, text = result.get("outputs"), result.get("text")
+    files = outputs if isinstance(outputs, list) else []
+    sizes = [one.get("bytes") for one in files if isinstance(one, Mapping)]
+    texts = [text.get("text")] if isinstance(text, Mapping) else []
+    return sum(size for size in sizes if isinstance(size, int)) + sum(
+        len(one.encode("utf-8", "replace")) for one in texts if isinstance(one, str)
+    )
 
 
 def read_claim(row: Sequence[bytes | None], suspect_crashes: int) -> Claim:

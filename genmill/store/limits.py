@@ -7,9 +7,10 @@ from typing import Any
 
 from redis import Redis
 
-from genmill import keys
+from genmill import audit, keys
+from genmill.audit import Actor
 from genmill.jobs import JobRecord
-from genmill.store.messages import Limit, Waiting
+from genmill.store.messages import Limit, Rate, Waiting
 
 UNCOUNTED = ("weight:", "reserve:", "queued:", "rate:", "budget:")
 """Scopes that bound something other than live leases."""
@@ -23,13 +24,13 @@ class LimitBook:
         self._commands: Any = redis  # redis-py types each reply for every decode option at once; ours are bytes
         self._static = static
 
-    def set(self, limits: Mapping[str, float]) -> None:
+    def set(self, limits: Mapping[str, float], *, by: Actor | None = None) -> None:
         """Set by an operator: they go before the settings, with the scheduler's next tick."""
-        self._commands.hset(keys.PREFIXES["limset"], mapping=dict(limits))
+        self._change(limits, by)
 
-    def unset(self, scopes: Sequence[str]) -> int:
+    def unset(self, scopes: Sequence[str], *, by: Actor | None = None) -> int:
         """Take back what an operator set; returns how many there were."""
-        return int(self._commands.hdel(keys.PREFIXES["limset"], *scopes))
+        return self._change(dict.fromkeys(scopes), by)
 
     def by_operator(self) -> dict[str, float]:
         """What an operator has set, by scope."""
@@ -49,6 +50,39 @@ class LimitBook:
                 pipe.scard(keys.run_scope(f"tenant:{scope}" if scope.startswith("host:") else scope))
             live = dict(zip(scopes, pipe.execute(), strict=True))
         return [Limit(scope, value, source, live.get(scope)) for scope, (value, source) in sorted(given.items())]
+
+    def rate(self, tenant: str) -> Rate | None:
+        """Where a tenant stands with its submissions of this minute; None without a limit on them."""
+        scopes = (f"rate:{tenant}", "rate:*")
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hmget(keys.PREFIXES["limset"], scopes)
+            pipe.get(keys.rate(tenant))
+            pipe.ttl(keys.rate(tenant))
+            by_operator, count, ttl_s = pipe.execute()
+        known = dict(self._static) | {scope: float(raw) for scope, raw in zip(scopes, by_operator, strict=True) if raw}
+        most = known.get(scopes[0], known.get(scopes[1]))
+        if most is None:
+            return None
+        return Rate(int(most), max(0, int(most) - int(count or 0)), ttl_s if ttl_s > 0 else keys.RATE_WINDOW_S)
+
+    def _change(self, limits: Mapping[str, float | None], by: Actor | None) -> int:
+        """Of a scope that becomes None the limit goes. Returns how many scopes had one."""
+        key, had = keys.PREFIXES["limset"], [0]
+
+        def apply(pipe: Any) -> None:
+            old = dict(zip(limits, pipe.hmget(key, list(limits)), strict=True))
+            before = {scope: None if raw is None else float(raw) for scope, raw in old.items()}
+            had[0] = sum(value is not None for value in before.values())
+            pipe.multi()
+            given = {scope: value for scope, value in limits.items() if value is not None}
+            if given:
+                pipe.hset(key, mapping=given)
+            if gone := [scope for scope in limits if scope not in given]:
+                pipe.hdel(key, *gone)
+            audit.note(pipe, by, "limits.change", " ".join(limits)[:200], before, dict(limits))
+
+        self._redis.transaction(apply, key)
+        return had[0]
 
     def waiting(self, record: JobRecord) -> Waiting:
         """Where a queued job stands and what it waits for, in one round trip."""

@@ -62,15 +62,24 @@ class Late(NamedTuple):
     soonest_s: float
 
 
+class Barred(NamedTuple):
+    """A class that the tenant may not use, and those that it may."""
+
+    job_class: str
+    allowed: tuple[str, ...]
+
+
 class Submitted(NamedTuple):
     """What became of a request: stored, or not. Not, because its Idempotency-Key is known (`is_replay` with the same
-    body, `is_mismatch` with another; `job_id` is then that of the earlier job), for its `refusal`, or being `late`."""
+    body, `is_mismatch` with another; `job_id` is then that of the earlier job), for its `refusal`, being `late`, or
+    being `barred` from its class."""
 
     job_id: str
     is_replay: bool = False
     is_mismatch: bool = False
     refusal: Refusal | None = None
     late: Late | None = None
+    barred: Barred | None = None
 
 
 class Waiting(NamedTuple):
@@ -104,6 +113,14 @@ class Limit(NamedTuple):
     value: float
     source: str
     live: int | None
+
+
+class Rate(NamedTuple):
+    """Submissions a minute: most, how many of them are left, seconds until all are again."""
+
+    limit: int
+    left: int
+    reset_s: int
 
 
 class Room(IntEnum):

@@ -10,16 +10,15 @@ from redis.commands.core import Script
 
 from genmill import keys
 
-LIBRARY = (
-    "base", "lanes", "leases", "dependents", "ends", "foreign", "again", "limits", "usage", "quota", "adopt", "fair",
-    "choice", "take",
-)  # fmt: skip
+_ENDS = ("base", "lanes", "leases", "dependents", "spendings", "ends")
+
+LIBRARY = (*_ENDS, "foreign", "again", "limits", "usage", "quota", "adopt", "fair", "choice", "take")
 """What the scripts share, in the order of definition; each is a file of `lua/lib`."""
 
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "submit": ("base", "lanes", "leases", "dependents", "ends", "limits", "usage", "quota"),
-    "claim": ("base", "lanes", "leases", "dependents", "ends", "foreign", "limits", "adopt", "fair", "choice", "take"),
-    "settle": ("base", "lanes", "leases", "dependents", "ends", "foreign", "again", "usage"),
+    "submit": (*_ENDS, "limits", "usage", "quota"),
+    "claim": (*_ENDS, "foreign", "limits", "adopt", "fair", "choice", "take"),
+    "settle": (*_ENDS, "foreign", "again", "usage"),
     **dict.fromkeys(
         ("cancel", "renew", "reap", "refile", "progress", "attempt", "withdraw", "lead", "publish", "examine", "tidy"),
         LIBRARY,

@@ -18,6 +18,7 @@ from genmill.settings import Durability, Settings
 from genmill.store import encoding, scripts
 from genmill.store.limits import LimitBook
 from genmill.store.messages import Attempt, Claimed, Reaped, Renewal, Settlement, Submitted, Want
+from genmill.store.usage import UsageBook
 
 AOF_WAIT_MS = 1000
 """How long a submit waits for the append-only file; shorter than the API waits for Redis, so that it hears of it."""
@@ -32,14 +33,15 @@ class Store:
         self.settings = settings
         self._scripts = scripts.register(redis)
         self.limits = LimitBook(redis, settings.limits)
+        self.usage = UsageBook(redis)
         self._static_limits = json.dumps(dict(settings.limits))
         self._class_delays = json.dumps(settings.class_delay_ms)
 
     def submit(self, request: JobRequest) -> tuple[str, bool]:
         """Store and queue. Returns (job id, whether an earlier request with this Idempotency-Key is replayed).
 
-        Raises IdempotencyMismatch, LimitReached, DeadlineUnmeetable, StoreUnavailable. Safe to repeat: the same job
-        id is stored once.
+        Raises IdempotencyMismatch, LimitReached, DeadlineUnmeetable, ClassNotAllowed, StoreUnavailable. Safe to
+        repeat: the same job id is stored once.
         With durability `always` it returns only when the append-only file holds the job.
         """
         (submitted,) = self.submit_many([request])
@@ -49,6 +51,8 @@ class Store:
             raise encoding.limit_reached(submitted.refusal)
         if submitted.late is not None:
             raise encoding.deadline_unmeetable(submitted.late)
+        if submitted.barred is not None:
+            raise encoding.class_not_allowed(submitted.barred)
         return submitted.job_id, submitted.is_replay
 
     def submit_many(self, requests: Sequence[JobRequest]) -> list[Submitted]:

@@ -16,7 +16,7 @@ import httpx
 from pydantic import SecretStr
 from redis.exceptions import RedisError
 
-from genmill.connections import connect
+from genmill.connections import connect, without_secrets
 from genmill.environment import SHARED, as_environment, rq_environment
 from genmill.registry import load_registry
 from genmill.settings import LOOPBACK, Settings, load_settings
@@ -108,7 +108,7 @@ def refuse_silent_redis(settings: Settings) -> None:
         with connect(settings, retries=0, timeout_s=2.0) as redis:
             redis.ping()
     except RedisError as err:
-        raise UpFailed(f"GENMILL_REDIS_URL={settings.redis_url} does not answer: {err}") from None
+        raise UpFailed(f"GENMILL_REDIS_URL={without_secrets(settings.redis_url)} does not answer: {err}") from None
 
 
 class Watch:
@@ -148,7 +148,7 @@ def greeting(settings: Settings, folder: DataFolder) -> list[str]:
         f"genmill listens at {base} (stop it with Ctrl-C)",
         f"  API     {base}/openapi.json   models: {base}/v1/models",
         f"  submit  {submit if base == DEFAULT_URL else submit + f' --url {base}'}",
-        f"  queues  RQ_REDIS_URL={settings.redis_url} rq info",
+        f"  queues  RQ_REDIS_URL={without_secrets(settings.redis_url)} rq info",
         f"  data    {folder.path}",
     ]
     return lines if not settings.auth else [*lines, f"  keys    genmill keys create TENANT --data {folder.path}"]

@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from redis import Redis
 
 from api.app import create_app
-from genmill import tenants
+from genmill import api_keys
 from genmill.settings import Settings
 from genmill.store import Outcome, Settlement, Store, Want
 from tests.conftest import SettingsFactory
@@ -45,12 +45,12 @@ def app(settings: Settings, redis: Redis) -> Flask:
 
 @pytest.fixture
 def alice(app: Flask, redis: Redis) -> Caller:
-    return Caller(app.test_client(), tenants.create(redis, "alice", "test"))
+    return Caller(app.test_client(), api_keys.create(redis, "alice", "test"))
 
 
 @pytest.fixture
 def bob(app: Flask, redis: Redis) -> Caller:
-    return Caller(app.test_client(), tenants.create(redis, "bob", "test"))
+    return Caller(app.test_client(), api_keys.create(redis, "bob", "test"))
 
 
 @pytest.fixture
@@ -60,11 +60,12 @@ def stranger(app: Flask) -> Caller:
 
 @pytest.fixture
 def stored(redis: Redis, tmp_path: Path) -> Callable[[], set[str]]:
-    """Names of all Redis keys and all stored files: equal before and after means that nothing was stored."""
+    """Names of all Redis keys, but for when API keys were last used, and of all stored files: equal before and after
+    means that nothing was stored."""
 
     def look() -> set[str]:
         files = {str(path) for path in (tmp_path / "outputs").rglob("*") if path.is_file()}
-        return {str(key) for key in redis.keys("*")} | files
+        return {str(key) for key in redis.keys("*") if not key.startswith(b"gm:keyuse:")} | files
 
     return look
 

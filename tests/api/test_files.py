@@ -62,6 +62,19 @@ def test_bad_upload(
     assert stored() == before
 
 
+@pytest.mark.parametrize(
+    "form", [{"metadata": "x" * 200_000}, {f"field{number}": "x" for number in range(40)}], ids=["long", "many"]
+)
+def test_fields_beside_the_file_are_bounded(
+    form: dict[str, str], alice: Caller, stored: Callable[[], set[str]]
+) -> None:
+    before = stored()
+    answer = alice("POST", "/v1/files", data={**form, "content": (BytesIO(picture()), "x.png")})
+    assert answer.status_code == 413
+    assert answer.json["errors"][0]["limit"] == "100000 bytes in 20 fields"
+    assert stored() == before
+
+
 def test_output_of_a_job(alice: Caller, stranger: Caller, app: Flask, store: Store) -> None:
     services: Services = app.extensions["genmill"]
     job_id = alice("POST", "/v1/jobs", json=IMAGE_JOB).json["id"]

@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from api.app import create_app
 from api.services import Services
-from genmill import tenants
+from genmill import api_keys
 from genmill.settings import Settings
 from genmill.store import Store
 from tests.api.conftest import Caller
@@ -101,7 +101,7 @@ def test_url_is_fetched_at_submit(
     image_server: str, make_settings: SettingsFactory, redis: Redis, store: Store
 ) -> None:
     app = create_app(make_settings(allow_private_urls=True, max_image_bytes=200_000))
-    alice = Caller(app.test_client(), tenants.create(redis, "alice", "test"))
+    alice = Caller(app.test_client(), api_keys.create(redis, "alice", "test"))
     answer = alice("POST", "/v1/jobs", json=image_to_image(f"{image_server}/good.png"))
     assert answer.status_code == 202, answer.text
     assert stored_image(answer.json["id"], app, store).size == (64, 64)

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from redis import Redis
 
-from genmill import tenants
+from genmill import api_keys
 from genmill.cli import cli, main, options
 from genmill.cli.screen import Exit
 from genmill.client import Client
@@ -338,7 +338,9 @@ def test_keys_are_made_listed_and_revoked(
     monkeypatch.setenv("GENMILL_REDIS_URL", settings.redis_url)
 
     key = run("keys", "create", "acme", "--name", "laptop")[1].strip()
-    assert tenants.lookup(redis, key) == "acme"
+    known = api_keys.identify(redis, key)
+    assert known is not None
+    assert known.tenant == "acme"
     (listed,) = json.loads(run("keys", "list", "--json")[1])
     assert listed["name"] == "laptop"
     assert run("keys", "revoke", listed["key_id"])[0] == 0
@@ -396,7 +398,10 @@ def test_every_command_has_help_and_json() -> None:
         "status",
         "models",
         "keys",
+        "tenants",
         "limits",
+        "usage",
+        "audit",
         "profile",
         "doctor",
         "env",

@@ -74,6 +74,23 @@ def shown(default: Any) -> str:
     return f"`{json.dumps(default)}`"
 
 
+def test_the_threat_model_names_tests_that_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "security.md").read_text())
+
+    assert len(named) > 40
+    for path, test in named:
+        assert f"def {test}(" in (ROOT / path).read_text(), f"{path}::{test}"
+
+
+def test_every_threat_has_a_test() -> None:
+    text = (ROOT / "docs" / "security.md").read_text().split("## Threats")[1].split("## Out of scope")[0]
+    rows = [row for row in text.splitlines() if row.startswith("| ") and not row.startswith("| threat")]
+
+    assert len(rows) > 30
+    for row in rows:
+        assert "::test_" in row.split(" | ")[-1], row
+
+
 def test_the_documented_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):

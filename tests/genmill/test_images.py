@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import struct
 import tracemalloc
+import zlib
 from io import BytesIO
 
 import pytest
@@ -61,6 +63,46 @@ def test_a_bomb_is_refused_by_its_header() -> None:
     assert peak < 2_000_000
     (fault,) = caught.value.faults
     assert (fault.pointer, fault.limit, fault.value) == ("/input/init_image", "10000 pixels", f"{60_000**2} pixels")
+
+
+def test_text_that_unpacks_to_much_is_not_unpacked() -> None:
+    """A PNG's zTXt chunk: a few kilobytes that promise megabytes."""
+    body = picture()
+    text = b"Comment\0\0" + zlib.compress(b"x" * 50_000_000, 9)
+    at = body.index(b"IDAT") - 4
+    chunk = struct.pack(">I", len(text)) + b"zTXt" + text + struct.pack(">I", zlib.crc32(b"zTXt" + text))
+    forged = body[:at] + chunk + body[at:]
+    assert len(forged) < SETTINGS.max_image_bytes
+    tracemalloc.start()
+    with pytest.raises(InvalidImage):
+        decode_image(forged, SETTINGS)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5_000_000
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_of_many_frames_one_is_decoded(kind: str) -> None:
+    frames = [Image.new("RGB", (100, 100), (number, 0, 0)) for number in range(40)]
+    buffer = BytesIO()
+    frames[0].save(buffer, kind, save_all=True, append_images=frames[1:])
+    decode_image(picture((100, 100)), SETTINGS)
+    tracemalloc.start()
+    assert decode_image(buffer.getvalue(), SETTINGS).size == (100, 100)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10 * 100 * 100 * 3
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
+def test_every_format_is_refused_by_its_header(kind: str) -> None:
+    body = picture((3000, 3000), kind)
+    tracemalloc.start()
+    with pytest.raises(InvalidImage, match="3000x3000"):
+        decode_image(body, SETTINGS.model_copy(update={"max_image_bytes": len(body)}))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000
 
 
 def test_limits_are_inclusive() -> None:

@@ -26,7 +26,10 @@ OPEN = load_settings(allow_private_urls=True, callback_timeout_s=1)
 PRIVATE = [
     "127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1",  # noqa: S104 - addresses to refuse
     "255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "2002:7f00:1::",
-    "64:ff9b::7f00:1", "64:ff9b::a00:1", "ff02::1", "fe80::1%1",
+    "64:ff9b::7f00:1", "64:ff9b::a00:1", "ff02::1", "fe80::1%1", "::127.0.0.1", "::10.0.0.1", "::ffff:0:127.0.0.1",
+    "64:ff9b:1::7f00:1", "fec0::1", "fd00:ec2::254", "2001:db8::1", "3fff::1", "5f00::1", "100::1", "2001:0:7f00:1::",
+    "2620:fe::5efe:7f00:1", "2620:fe::200:5efe:a00:1", "2002:a00:1::", "240.0.0.1", "198.18.0.1", "192.0.0.170",
+    "192.0.2.1", "192.88.99.1", "203.0.113.5", "64:ff9b::a9fe:a9fe",
 ]  # fmt: skip
 
 
@@ -49,7 +52,7 @@ def test_private_addresses(address: str) -> None:
     assert not net.is_global(address)
 
 
-@pytest.mark.parametrize("address", ["9.9.9.9", "2620:fe::fe", "::ffff:9.9.9.9", "64:ff9b::909:909"])
+@pytest.mark.parametrize("address", ["9.9.9.9", "2620:fe::fe", "::ffff:9.9.9.9", "64:ff9b::909:909", "2a00:1450::1"])
 def test_global_addresses(address: str) -> None:
     assert net.is_global(address)
 
@@ -58,6 +61,10 @@ BAD_URLS = [
     "", "nothing", "ftp://9.9.9.9/", "file:///etc/passwd", "https://", "https://user:pw@9.9.9.9/", "https://9.9.9.9:22/",
     "https://9.9.9.9:6379/", "https://127.0.0.1/", "https://[::1]/", "https://localhost/", "https://2130706433/",
     "https://0x7f.1/", "https://[::ffff:127.0.0.1]/", "https://9.9.9.9:99999/", "https://" + "a" * 3000,
+    "https://127.1/", "https://0177.0.0.1/", "https://localhost./", "https://[::127.0.0.1]/", "https://[::ffff:7f00:1]/",
+    "https://[64:ff9b::7f00:1]/", "https://[fec0::1]/", "https://0/", "https://127.0.0.1:443/", "https://9.9.9.9:0/",
+    "https://\uff19.9.9.9:22/", "https://\uff11\uff12\uff17.0.0.1/", "https://169.254.169.254/latest", "https://a@9.9.9.9/",
+    "gopher://9.9.9.9/",
     "https://exa mple/", "https://\x00/", "//9.9.9.9/", "https:9.9.9.9", "http://9.9.9.9/", "javascript:alert(1)",
 ]  # fmt: skip
 
@@ -267,6 +274,16 @@ def test_the_checked_address_is_the_one_called(receiver: Any, monkeypatch: pytes
     with pytest.raises(net.UrlNotAllowed):
         net.post(url, b"", {}, settings)
     assert len(receiver.seen) == 1
+
+
+def test_no_proxy_of_the_environment_is_used(receiver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy = f"http://127.0.0.1:{receiver.server_port}"
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, proxy)
+        monkeypatch.setenv(name.lower(), proxy)
+    with pytest.raises(InputUnavailable):
+        net.fetch(f"http://127.0.0.1:{free_port()}/", OPEN, 1000)
+    assert receiver.seen == []
 
 
 def test_from_many_threads(receiver: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -209,6 +211,34 @@ def test_a_generate_call_keeps_its_retries_as_a_full_job(floor: Floor, store: St
     assert (record.state, record.error) == (JobState.SUCCEEDED, None)
     run(floor)
     assert child.return_value() == 2
+
+
+def unpickled() -> None:
+    calls.heard.append(("unpickled",))
+
+
+class Trap:
+    """Calls `unpickled` when somebody unpickles it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return unpickled, ()
+
+
+def test_a_function_that_is_not_listed_is_refused(floor: Floor, store: Store, redis: Redis) -> None:
+    jobs = [enqueue(redis, name, "touch x") for name in ("os.system", "subprocess.call", "heard.append")]
+    for _ in jobs:
+        run(floor)
+    assert {message(store, job)[0] for job in jobs} == {"function_not_allowed"}
+
+
+def test_a_pickled_call_is_refused_and_never_unpickled(floor: Floor, store: Store, redis: Redis) -> None:
+    job = enqueue(redis, "double", 1)
+    redis.hset(job.key, "data", zlib.compress(pickle.dumps(("double", None, (Trap(),), {}))))
+    run(floor)
+    assert message(store, job)[0] == "function_not_allowed"
+    assert calls.heard == []
+    pickle.loads(pickle.dumps(Trap()))  # noqa: S301 - the trap works
+    assert calls.heard == [("unpickled",)]
 
 
 def test_a_hash_that_rq_cannot_read_fails_its_own_job(floor: Floor, store: Store, redis: Redis) -> None:

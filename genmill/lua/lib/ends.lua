@@ -71,6 +71,7 @@ local function report(h, o)
   local registry = ({finished = K.finished, failed = K.failed, canceled = K.canceled, stopped = K.failed})[o.status]
   later('ZADD', registry .. h.origin, expiry(o.ttl), h.id)
   count_at_worker(h, o.status == 'finished')
+  use(h, o.event, 1)
   emit_callback(h, o.event)
 end
 
@@ -93,4 +94,5 @@ local function flush()
   freed = {}
   flush_lanes()
   flush_counters()
+  flush_uses()
 end

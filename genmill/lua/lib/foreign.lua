@@ -16,6 +16,7 @@ local function follow_cancel(id)
   end
   redis.call('HSET', key, 'ended_at', iso(), 'ended_ms', int(now_ms), 'error', CANCELED)
   redis.call('HDEL', key, 'cancel', 'progress', 'lane')
+  use(h, 'canceled', 1)
   emit_callback(h, 'canceled')
   later('ZADD', K.canceled .. h.origin, expiry(ttl), id)
   keep_job(h, ttl)

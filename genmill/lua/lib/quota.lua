@@ -22,12 +22,12 @@ local function broken_quota(tenant)
   return over('queued', function() return waiting_of(tenant) end, function() return 5 end)
     or over('rate', function() return rate_of(tenant) end,
       function() return math.max(1, redis.call('TTL', K.rate .. tenant)) end)
-    or over('budget', function() return tonumber(redis.call('HGET', K.spent .. today(), tenant) or 0) / 1000 end,
+    or over('budget', function() return gpu_ms_today(tenant) / 1000 end,
       function() return 86400 - now_s % 86400 end)
 end
 
 local function count_submission(tenant)
   waiting_jobs[tenant] = waiting_of(tenant) + 1
   rates[tenant] = rate_of(tenant) + 1
-  if redis.call('INCR', K.rate .. tenant) == 1 then redis.call('EXPIRE', K.rate .. tenant, 60) end
+  if redis.call('INCR', K.rate .. tenant) == 1 then redis.call('EXPIRE', K.rate .. tenant, RATE_WINDOW_S) end
 end

@@ -1,5 +1,5 @@
--- What jobs take: how long by batch key, how much GPU by tenant and day. For each batch key, sums over those that
--- succeeded lately: jobs, cost, GPU ms, ms of their runs; the least ms of a run for a unit of cost, and when that was.
+-- How long jobs take. For each batch key, sums over those that succeeded lately: jobs, cost, GPU ms, ms of their runs;
+-- the least ms of a run for a unit of cost, and when that was.
 
 local MEMORY = 0.98  -- what one more job leaves of the sums: about the last fifty count
 local DRIFT = 0.01  -- by what the least grows in a minute, so that it follows a model that has become slower
@@ -62,18 +62,3 @@ local function soonest_ms(class, bk, cost, vd)
 end
 
 local function doubt(bk) paces[bk].least, learnt[bk] = paces[bk].least * DOUBT, true end
-
--- GPU milliseconds that tenants have used, by day.
-local function today() return string.sub(iso(), 1, 10) end
-
-local spendings = {}
-local function spend(tenant, gpu_ms)
-  if gpu_ms > 0 then spendings[tenant] = (spendings[tenant] or 0) + gpu_ms end
-end
-
-local function flush_spendings()
-  if not next(spendings) then return end
-  for tenant, gpu_ms in pairs(spendings) do redis.call('HINCRBYFLOAT', K.spent .. today(), tenant, gpu_ms) end
-  redis.call('EXPIRE', K.spent .. today(), 259200)
-  spendings = {}
-end

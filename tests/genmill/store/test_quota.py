@@ -74,8 +74,8 @@ def test_a_days_gpu_seconds_are_bounded(
         submit("a", store=store)
     assert 1 <= (caught.value.retry_after_s or 0) <= 86400
     submit("b", store=store)
-    (spent,) = redis.scan_iter("gm:spent:*")
-    assert redis.ttl(spent) > 86400
+    (used,) = redis.scan_iter("gm:usage:*")
+    assert redis.ttl(used) > 86400
 
 
 def test_a_repeated_submission_counts_once(make_settings: SettingsFactory, redis: Redis, submit: Submit) -> None:
