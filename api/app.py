@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from flask import Flask
 
-from api import admin, files, health, jobs, models, outputs, problems, rate_limits, requests, usage, webhooks
+from api import (
+    admin,
+    desk,
+    events,
+    files,
+    health,
+    jobs,
+    models,
+    outputs,
+    problems,
+    rate_limits,
+    requests,
+    usage,
+    webhooks,
+)
 from api.services import EXTENSION, open_services
 from genmill.settings import Settings, load_settings
 
@@ -20,9 +34,10 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.config["MAX_FORM_MEMORY_SIZE"], app.config["MAX_FORM_PARTS"] = FORM_BYTES, FORM_PARTS
     app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's default provider
     app.extensions[EXTENSION] = open_services(settings)
+    desk.install(app)
     requests.install(app)
     problems.install(app)
     rate_limits.install(app)
-    for room in (jobs, models, files, outputs, webhooks, usage, admin, health):
+    for room in (jobs, events, models, files, outputs, webhooks, usage, admin, health):
         app.register_blueprint(room.blueprint)
     return app

@@ -44,7 +44,7 @@ def submit_job() -> Response:
     tenant = authenticate()
     hold_s, key = wait_s(), idempotency_key()
     job_id, is_replay = submit(read_json(), tenant, key, services())
-    record = wait_for_job(services().store, _own(job_id, tenant), hold_s)
+    record = wait_for_job(services().store, own_job(job_id, tenant), hold_s)
     response = _answer(record, hold_s)
     response.headers["Location"] = services().links.job_url(job_id)
     if is_replay:
@@ -55,7 +55,7 @@ def submit_job() -> Response:
 @blueprint.get("/v1/jobs/<job_id>")
 def read_job(job_id: str) -> Response:
     hold_s = wait_s()
-    record = wait_for_job(services().store, _own(job_id, authenticate()), hold_s)
+    record = wait_for_job(services().store, own_job(job_id, authenticate()), hold_s)
     response = _answer(record, hold_s)
     response.status_code = 200
     return response
@@ -77,12 +77,12 @@ def list_jobs() -> Response:
 @blueprint.post("/v1/jobs/<job_id>/cancel")
 def cancel_job(job_id: str) -> Response:
     tenant = authenticate()
-    _own(job_id, tenant)
+    own_job(job_id, tenant)
     done = services().store.cancel(job_id)
-    return jsonify({**_view(_own(job_id, tenant)), "cancel": done})
+    return jsonify({**_view(own_job(job_id, tenant)), "cancel": done})
 
 
-def _own(job_id: str, tenant: str) -> JobRecord:
+def own_job(job_id: str, tenant: str) -> JobRecord:
     """Raises JobNotFound, for another tenant's job just as for one that never was."""
     record = services().store.get(job_id) if _JOB_ID.fullmatch(job_id) else None
     if record is None or record.tenant != tenant:

@@ -54,6 +54,7 @@ def _parameter(where: str, name: str, schema: dict[str, Any], why: str, *, is_ne
     return {"name": name, "in": where, "required": is_needed, "schema": schema, "description": why}
 
 
+_EVENT_SCHEMA = "#/components/schemas/JobEvent"
 _BYTES = {"description": "The bytes", "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}
 _UNCHANGED = {"description": "Not changed since the given ETag"}
 _WAIT = (
@@ -104,6 +105,28 @@ _RATE = {
     "RateLimit": "How many are left (`r`), and seconds until all are again (`t`)",
 }
 _SUBMITTED = {"Location": "The job", "Retry-After": "Seconds until it is worth asking", **_RATE}
+_EVENTS = {
+    "description": (
+        "Events until the job has ended, a comment every 15 seconds in between. Each has an `id`, an `event` that is "
+        "the `kind` of JobEvent, and `data`, which is its rest as JSON. Every job has `state` (the last is terminal, "
+        "and ends the stream), `progress` and `output`; a text has `token`, at its end or, with `stream`, as it is "
+        "written; pictures have `preview` where that was asked for. Another `attempt` makes void what was told of the "
+        "one before."
+    ),
+    "content": {"text/event-stream": {"schema": {"type": "string", "contentSchema": {"$ref": _EVENT_SCHEMA}}}},
+}
+_LAST_EVENT = _parameter(
+    "header", "Last-Event-ID", {"type": "string", "maxLength": 80},
+    "The id of the last event that was heard: the stream goes on behind it, with nothing lost and nothing told twice.",
+)  # fmt: skip
+_PREVIEW = {
+    "description": "How the pictures look now",
+    "content": {"image/webp": {"schema": {"type": "string", "format": "binary"}}},
+    "headers": {
+        name: {"description": why, "schema": {"type": "string"}}
+        for name, why in {"X-Attempt": "Of which attempt", "X-Step": "After how many steps"}.items()
+    },
+}
 _READ = _UNAUTHORIZED | _AWAY
 
 OPERATIONS = (
@@ -123,6 +146,16 @@ OPERATIONS = (
     Operation(
         "post", "/v1/jobs/{job_id}/cancel", "cancelJob", "Cancel a job wherever it stands",
         {200: _json("What it did", "CanceledJob")}, _READ | _ABSENT,
+    ),
+    Operation(
+        "get", "/v1/jobs/{job_id}/events", "followJob", "Follow a job by server-sent events, to its end",
+        {200: _EVENTS, 204: {"description": "All has been heard: the job had ended"}},
+        _UNAUTHORIZED | _ABSENT | _INVALID | {503: "Redis is away, or too many streams are open; see Retry-After"},
+        (_LAST_EVENT,),
+    ),
+    Operation(
+        "get", "/v1/jobs/{job_id}/preview", "readPreview", "Read the latest preview of a job with `preview`",
+        {200: _PREVIEW}, _READ | _ABSENT,
     ),
     Operation("get", "/v1/models", "listModels", "List models", {200: _json("All", "ModelList")}, _READ),
     Operation(

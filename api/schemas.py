@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from genmill.events import EventKind
 from genmill.jobs import JobState
 
 _TEXT = {"type": "string"}
@@ -56,10 +57,37 @@ _OUTPUT = _object(
     {"url": _TEXT, "content_type": _TEXT, "width": _WHOLE, "height": _WHOLE, "bytes": _WHOLE},
     optional=("content_type", "width", "height", "bytes"),
 )
-_GENERATED_TEXT = _object(
-    {"text": _TEXT, "finish_reason": _TEXT, "prompt_tokens": _WHOLE, "completion_tokens": _WHOLE},
-    optional=("finish_reason", "prompt_tokens", "completion_tokens"),
+_LOGPROB = _object(
+    {
+        "token": _TEXT,
+        "logprob": {
+            "type": "number",
+            "description": "Natural logarithm of the token's probability in the model's own distribution, before "
+            "temperature and top_p.",
+        },
+        "top": {"type": "array", "items": _object({"token": _TEXT, "logprob": {"type": "number"}})},
+    }
 )
+_GENERATED_TEXT = _object(
+    {
+        "text": _TEXT, "finish_reason": _TEXT, "prompt_tokens": _WHOLE, "completion_tokens": _WHOLE,
+        "tokens": {"type": "array", "items": _LOGPROB},
+    },
+    optional=("finish_reason", "prompt_tokens", "completion_tokens", "tokens"),
+)  # fmt: skip
+_EVENT = {
+    "kind": {"enum": [kind.value for kind in EventKind]},
+    "attempt": {**_WHOLE, "description": "How often the job was begun; 0 before its first run."},
+    "state": {"enum": [state.value for state in JobState]},
+    "error": {"description": "Of the last state, as in the job."},
+    "step": _WHOLE,
+    "steps": _WHOLE,
+    "offset": {**_WHOLE, "description": "Characters of the text before this; what was told behind it is replaced."},
+    "text": {"description": "Of `token` what goes on at `offset`, of `output` the whole of it with its counts."},
+    "content_type": _TEXT,
+    "data": {"type": "string", "description": "A preview's bytes, in base64."},
+    "index": {**_WHOLE, "description": "Which output; an image's other members are those in the job."},
+}
 _TIMINGS = _object(
     {"queued_s": _MAYBE_NUMBER, "run_s": _MAYBE_NUMBER, "total_s": _MAYBE_NUMBER, "gpu_ms": _MAYBE_NUMBER}
 )
@@ -95,7 +123,7 @@ _JOB = {
     "receipt": {"type": ["object", "null"], "additionalProperties": True},
     "error": {"anyOf": [_object({"code": _TEXT, "message": _TEXT}), {"type": "null"}]},
     "metadata": _FREE,
-    "urls": _object({"get": _TEXT, "cancel": _TEXT}),
+    "urls": _object({"get": _TEXT, "cancel": _TEXT, "events": _TEXT, "preview": _TEXT}, optional=("preview",)),
     "text": _GENERATED_TEXT,
 }
 
@@ -160,6 +188,7 @@ SCHEMAS: dict[str, Any] = {
     "Job": _object(_JOB, optional=("text",)),
     "CanceledJob": _object({**_JOB, "cancel": _CANCEL}, optional=("text",)),
     "JobList": _list("Job"),
+    "JobEvent": _object(_EVENT, optional=tuple(name for name in _EVENT if name not in ("kind", "attempt"))),
     "Model": _object(_MODEL),
     "ModelList": _list("Model"),
     "File": _object(_FILE),

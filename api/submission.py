@@ -13,11 +13,19 @@ from redis.exceptions import RedisError
 from api.init_images import read_init_image
 from api.services import Services
 from genmill import net
-from genmill.errors import ClassNotAllowed, DeadlineUnmeetable, IdempotencyMismatch, LimitReached, StoreUnavailable
+from genmill.errors import (
+    ClassNotAllowed,
+    DeadlineUnmeetable,
+    FieldFault,
+    IdempotencyMismatch,
+    InvalidRequest,
+    LimitReached,
+    StoreUnavailable,
+)
 from genmill.inputs import ImageInput
 from genmill.jobs import JobRequest, new_job_id
 from genmill.keys import JobClass
-from genmill.registry import invalid_request
+from genmill.registry import ModelKind, invalid_request
 
 MAX_METADATA_BYTES = 4096
 MAX_TTL_S = 7 * 24 * 3600
@@ -43,6 +51,8 @@ class JobBody(BaseModel):
     reproducible: bool = Field(
         default=False, description="Share no forward with others: slower; the same bits on the same kind of device."
     )
+    stream: bool = Field(default=False, description="Tell a text's tokens as they come, in the job's events.")
+    preview: bool = Field(default=False, description="Draw small previews of the pictures while they are made.")
     metadata: dict[str, Any] = Field(default_factory=dict, description="Given back with the job; 4096 bytes of JSON.")
 
     @field_validator("metadata")
@@ -88,6 +98,9 @@ def _checked(
     except ValidationError as err:
         raise invalid_request(err, prefix="") from None
     spec = services.registry.get(body.model)
+    if body.preview and spec.kind is not ModelKind.IMAGE:
+        detail = f"preview is of pictures, model {spec.name} writes text: it has stream"
+        raise InvalidRequest(detail, faults=(FieldFault("/preview", detail, "image models", "true"),))
     job_input = spec.parse_input(body.input)
     if body.webhook is not None:
         net.check_url(body.webhook, services.settings, for_webhook=True)
@@ -98,8 +111,8 @@ def _checked(
     request = JobRequest(
         job_id=job_id, tenant=tenant, model=spec, input=job_input, job_class=body.priority, webhook=body.webhook,
         ttl_s=body.ttl_s, deadline_s=body.deadline_s, is_best_effort=body.best_effort,
-        is_reproducible=body.reproducible, metadata=body.metadata, idempotency_key=idempotency_key,
-        body_hash=_body_hash(raw),
+        is_reproducible=body.reproducible, is_streamed=body.stream, has_preview=body.preview, metadata=body.metadata,
+        idempotency_key=idempotency_key, body_hash=_body_hash(raw),
     )  # fmt: skip
     return request, init_png
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import mimetypes
-import random
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,27 +17,17 @@ import httpx
 from pydantic import SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from genmill.errors import (
-    FieldFault,
-    Forbidden,
-    GenmillError,
-    InvalidRequest,
-    NotFound,
-    OutputExpired,
-    StoreUnavailable,
-    Unauthorized,
-)
+from genmill.answers import ApiError, ApiUnreachable, error_of, pause_or_raise
+from genmill.errors import InvalidRequest, OutputExpired
+from genmill.events import JobEvent
+from genmill.following import follow
 from genmill.jobs import JobState
 
-TRIES = 6
-LONGEST_PAUSE_S = 30.0
 HOLD_S = 30.0
 """How long one long poll is held."""
-
-_RETRIED = frozenset({409, 429, 502, 503, 504})
-_BY_STATUS: Mapping[int, type[GenmillError]] = {
-    401: Unauthorized, 403: Forbidden, 404: NotFound, 410: OutputExpired, 503: StoreUnavailable,
-}  # fmt: skip
+QUIET_S = 40.0
+"""A stream of events says something every 15 seconds."""
+__all__ = ["ApiError", "ApiUnreachable", "Client", "ClientSettings", "JobHandle", "error_of"]
 
 
 class ClientSettings(BaseSettings):
@@ -47,16 +37,6 @@ class ClientSettings(BaseSettings):
 
     url: str = "http://127.0.0.1:8080"
     api_key: SecretStr | None = None
-
-
-class ApiUnreachable(GenmillError):
-    """The API does not answer."""
-
-    code, is_retryable = "api_unreachable", True
-
-
-class ApiError(GenmillError):
-    """The API answered with an error that this client has no class for."""
 
 
 class JobHandle:
@@ -111,6 +91,11 @@ class JobHandle:
                 time.sleep(min(1.0, left_s))  # the server had no seat to hold this call in
         return self
 
+    def events(self) -> Iterator[JobEvent]:
+        """What happens to the job, to its end; goes on by itself after a lost connection. See genmill.following."""
+        yield from follow(self._client, self.id)
+        self.refresh()
+
     def cancel(self) -> Self:
         """Ask for the job's cancellation; `data["cancel"]` tells what that did."""
         self.data = self._client.call("POST", f"/v1/jobs/{self.id}/cancel")
@@ -161,18 +146,21 @@ class Client:
     def submit(  # noqa: PLR0913 - one for each field of the body
         self, model: str, input: Mapping[str, Any], *, priority: str = "p1", webhook: str | None = None,  # noqa: A002 - the API's name
         ttl_s: int | None = None, deadline_s: float | None = None, best_effort: bool = False,
-        reproducible: bool = False, metadata: Mapping[str, Any] | None = None, idempotency_key: str | None = None,
+        reproducible: bool = False, stream: bool = False, preview: bool = False,
+        metadata: Mapping[str, Any] | None = None, idempotency_key: str | None = None,
     ) -> JobHandle:  # fmt: skip
         """Submit once, however often the call is repeated. `init_image` may be a path, a URL or a data URI.
 
         Seconds: a job waits for `ttl_s` at most and should end within `deadline_s`; one that cannot is refused, one
         that still waits then expires, unless `best_effort`. A `reproducible` job shares no forward with others, and
-        gives the same bits each time on the same kind of device.
+        gives the same bits each time on the same kind of device. `events()` has a text's tokens as they come with
+        `stream`, previews of pictures with `preview`.
         """
         body: dict[str, Any] = {"model": model, "input": _with_image(input), "priority": priority}
         more = {
             "webhook": webhook, "ttl_s": ttl_s, "deadline_s": deadline_s, "best_effort": best_effort or None,
-            "reproducible": reproducible or None, "metadata": dict(metadata) if metadata else None,
+            "reproducible": reproducible or None, "stream": stream or None, "preview": preview or None,
+            "metadata": dict(metadata) if metadata else None,
         }  # fmt: skip
         body |= {name: value for name, value in more.items() if value is not None}
         headers = {"idempotency-key": f'"{idempotency_key or uuid.uuid4().hex}"'}
@@ -208,6 +196,12 @@ class Client:
         timeout = httpx.Timeout(wait_s + 15, connect=5)
         return self.call("GET", f"/v1/jobs/{job_id}", params={"wait": f"{wait_s:.2f}"}, timeout=timeout)
 
+    def open_events(self, job_id: str, last_id: str) -> AbstractContextManager[httpx.Response]:
+        """The stream of a job's events behind `last_id`; one try, whatever comes of it."""
+        headers = self._auth | ({"last-event-id": last_id} if last_id else {})
+        timeout = httpx.Timeout(QUIET_S, connect=5)
+        return self._http.stream("GET", f"/v1/jobs/{job_id}/events", headers=headers, timeout=timeout)
+
     def fetch(self, url: str) -> bytes:
         """What lies under a signed link. The API key is not sent along."""
         return self._answer("GET", url, {}).content
@@ -219,20 +213,17 @@ class Client:
         return answer
 
     def _answer(self, method: str, url: str, options: dict[str, Any]) -> httpx.Response:
-        for number in range(1, TRIES + 1):
+        number = 0
+        while True:
+            trouble: httpx.Response | httpx.TransportError
             try:
-                response = self._http.request(method, url, **options)
+                trouble = self._http.request(method, url, **options)
             except httpx.TransportError as err:
-                if number == TRIES:
-                    raise ApiUnreachable(f"{self._http.base_url} does not answer: {err}") from err
-                time.sleep(_pause_s(number, None))
-                continue
-            if response.is_success:
-                return response
-            if response.status_code not in _RETRIED or number == TRIES:
-                break
-            time.sleep(_pause_s(number, response.headers.get("retry-after")))
-        raise error_of(response)
+                trouble = err
+            if isinstance(trouble, httpx.Response) and trouble.is_success:
+                return trouble
+            number += 1
+            pause_or_raise(trouble, number)
 
 
 def _checked(url: str) -> str:
@@ -241,39 +232,6 @@ def _checked(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidRequest(f"the API's address must be such as http://127.0.0.1:8080, got {url!r}")
     return url.rstrip("/")
-
-
-def error_of(response: httpx.Response) -> GenmillError:
-    """The error that a problem body tells of: the class with its code, else one that fits the status."""
-    try:
-        problem = response.json()
-        told = problem["error"]
-        detail, code = str(told["message"]), str(told["code"])
-    except (ValueError, KeyError, TypeError):
-        problem, detail, code = {}, f"HTTP {response.status_code} without a problem body", ""
-    faults = tuple(
-        FieldFault(fault["pointer"], fault["detail"], fault.get("limit"), fault.get("value"))
-        for fault in problem.get("errors", ())
-    )
-    status = response.status_code
-    by_status = _BY_STATUS.get(status, InvalidRequest if 400 <= status < 500 else ApiError)
-    return _classes().get(code, by_status)(detail, faults=faults)
-
-
-def _classes() -> dict[str, type[GenmillError]]:
-    found: dict[str, type[GenmillError]] = {}
-    open_classes: list[type[GenmillError]] = [GenmillError]
-    while open_classes:
-        one = open_classes.pop()
-        found.setdefault(one.code, one)
-        open_classes += one.__subclasses__()
-    return found
-
-
-def _pause_s(number: int, retry_after: str | None) -> float:
-    if retry_after is not None and retry_after.isdecimal():
-        return min(float(retry_after), LONGEST_PAUSE_S)
-    return float(min(0.2 * 2**number, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0))
 
 
 def _with_image(given: Mapping[str, Any]) -> dict[str, Any]:

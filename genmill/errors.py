@@ -146,6 +146,12 @@ class JobNotFound(NotFound):
     code = "job_not_found"
 
 
+class PreviewNotFound(NotFound):
+    """The job has no preview, or none yet."""
+
+    code = "preview_not_found"
+
+
 class OutputExpired(GenmillError):
     """The output is past its retention."""
 
@@ -162,6 +168,12 @@ class StorageUnavailable(GenmillError):
     """The output storage cannot be reached; try again."""
 
     code, status, is_retryable = "storage_unavailable", 503, True
+
+
+class TooManyStreams(GenmillError):
+    """Too many event streams are open here; try again."""
+
+    code, status, is_retryable = "too_many_streams", 503, True
 
 
 class JobFailure(GenmillError):

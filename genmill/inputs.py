@@ -78,6 +78,14 @@ class TextInput(_Input):
     top_p: float = Field(default=1.0, gt=0, le=1)
     stop: tuple[Annotated[str, StringConstraints(min_length=1, max_length=64)], ...] = Field(default=(), max_length=8)
     seed: int = Field(default_factory=draw_seed, ge=0, le=MAX_SEED)
+    logprobs: bool = Field(default=False, description="Tell of each token how likely the model itself held it.")
+    top_logprobs: int = Field(default=0, ge=0, le=20, description="With logprobs: the likeliest so many beside it.")
+
+    @model_validator(mode="after")
+    def _has_logprobs(self) -> TextInput:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError(f"top_logprobs needs logprobs: true, got top_logprobs {self.top_logprobs} without it")
+        return self
 
     @model_validator(mode="after")
     def _one_source(self) -> TextInput:

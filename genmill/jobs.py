@@ -82,7 +82,8 @@ def new_job_id() -> str:
 class JobRequest:
     """A validated job that is not stored yet. It may wait for `ttl_s`; it should end within `deadline_s`, and is not
     taken when it cannot, nor kept waiting past it, unless `is_best_effort`. One that `is_reproducible` shares no
-    forward with others."""
+    forward with others. While it runs it tells, of a text that `is_streamed` the tokens, of pictures that it
+    `has_preview` of how they look."""
 
     job_id: str
     tenant: str
@@ -94,6 +95,8 @@ class JobRequest:
     deadline_s: float | None = None
     is_best_effort: bool = False
     is_reproducible: bool = False
+    is_streamed: bool = False
+    has_preview: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
     body_hash: str = ""
@@ -146,6 +149,14 @@ class JobRecord:
     webhook: str | None
     deadline_ms: float | None = None
 
+    @property
+    def is_streamed(self) -> bool:
+        return self.request.get("stream") is True
+
+    @property
+    def has_preview(self) -> bool:
+        return self.request.get("preview") is True
+
 
 def error_json(error: JobFailure) -> str:
     return json.dumps({"code": error.code, "message": error.detail})
@@ -170,6 +181,10 @@ def pack_generate(request: JobRequest) -> bytes:
     }  # fmt: skip
     if request.is_reproducible:
         asked["reproducible"] = True
+    if request.is_streamed:
+        asked["stream"] = True
+    if request.has_preview:
+        asked["preview"] = True
     return pack_call(GENERATE, [asked], {})
 
 

@@ -48,6 +48,13 @@ AUDIT_MAXLEN = 10_000
 KEY_USE_TTL_S = 400 * 24 * 3600
 KEY_USE_EVERY_S = 60
 """An API key's last use is written no more often."""
+TOKENS_TTL_S = 600
+"""How long the deltas of a streamed text are kept after the last one; the whole text is in the result."""
+
+MOST_DELTAS = 8_192
+"""Deltas kept of one job: as many as the longest text has tokens, so that none is ever cut off."""
+
+PREVIEW_TTL_S = 600
 
 RESULT_STREAM_MAXLEN = 10
 SCHEDULER_LOCK_TTL_S = 10
@@ -101,6 +108,8 @@ PREFIXES = {
     "leader": "gm:leader",
     "epoch": "gm:epoch",
     "deliveries": "gm:deliveries:",
+    "tokens": "gm:tokens:",
+    "preview": "gm:preview:",
 }
 
 SUFFIXES = {"dependents": ":dependents", "dependencies": ":dependencies"}
@@ -150,6 +159,14 @@ def rate(tenant: str) -> str:
 
 def deliveries(job_id: str) -> str:
     return PREFIXES["deliveries"] + job_id
+
+
+def tokens(job_id: str) -> str:
+    return PREFIXES["tokens"] + job_id
+
+
+def preview(job_id: str) -> str:
+    return PREFIXES["preview"] + job_id
 
 
 def lua_prelude() -> str:

@@ -48,6 +48,7 @@ class Limits(BaseModel):
     max_prompt_chars: int = Field(default=2_000, ge=1)
     max_tokens: int = Field(default=256, ge=1)
     max_stop: int = Field(default=4, ge=0)
+    max_top_logprobs: int = Field(default=20, ge=0, le=20)
 
 
 class ModelSpec(BaseModel):
@@ -155,6 +156,7 @@ def _text_faults(text: TextInput, limits: Limits) -> list[FieldFault]:
     if text.messages is not None:
         joined = "".join(message.content for message in text.messages)
         faults += _length_fault("messages", joined, limits.max_prompt_chars)
+    faults += _range_fault("top_logprobs", text.top_logprobs, 0, limits.max_top_logprobs)
     if len(text.stop) > limits.max_stop:
         faults += _range_fault("stop", len(text.stop), 0, limits.max_stop)
     return faults

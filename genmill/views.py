@@ -37,11 +37,17 @@ def job_view(record: JobRecord, links: Links, *, waiting: Waiting | None = None)
         "receipt": result.get("receipt"),
         "error": dict(record.error) if record.error else None,
         "metadata": dict(record.metadata),
-        "urls": {"get": links.job_url(record.job_id), "cancel": links.job_url(record.job_id) + "/cancel"},
+        "urls": _urls(record, links),
     }
     if "text" in result:
         view["text"] = dict(result["text"])
     return view
+
+
+def _urls(record: JobRecord, links: Links) -> dict[str, str]:
+    url = links.job_url(record.job_id)
+    urls = {"get": url, "cancel": f"{url}/cancel", "events": f"{url}/events"}
+    return urls | {"preview": f"{url}/preview"} if record.has_preview else urls
 
 
 def _waiting_for(waiting: Waiting) -> dict[str, Any]:

@@ -31,6 +31,8 @@ class _GenerateCall(BaseModel):
     model: str
     input: dict[str, Any]
     reproducible: bool = False
+    stream: bool = False
+    preview: bool = False
 
 
 class CallStation:
@@ -137,7 +139,7 @@ class CallStation:
         spec = self._registry.get(parsed.model)
         request = JobRequest(
             claim.job_id, claim.tenant, spec, spec.parse_input(parsed.input), JobClass(claim.origin),
-            is_reproducible=parsed.reproducible,
+            is_reproducible=parsed.reproducible, is_streamed=parsed.stream, has_preview=parsed.preview,
         )  # fmt: skip
         self._store.refile(claim, request)
         self._refiled.append(claim)

@@ -23,6 +23,7 @@ from worker.calls import CallStation
 from worker.deliveries import DeliveryStation
 from worker.ends import Ends, trace
 from worker.engines.base import Curve, Engine, Failed, Finished, Left, Postponed, Progress, Returned, StationEvent
+from worker.publisher import Publisher
 from worker.residency import Residents
 from worker.stations import Station
 from worker.turns import whose_turn
@@ -50,6 +51,7 @@ class Floor:
         self._ends = Ends(self.board, Uploader(storage, settings.upload_threads))
         self._calls = CallStation(store, registry, settings)
         self._deliveries = DeliveryStation(store, settings, Links(settings))
+        self._publisher = Publisher(store.events)
         self._curves: dict[str, Curve] = {}
         self._curves_due_s = 0.0
         self._stops: deque[tuple[str, Outcome]] = deque()
@@ -177,6 +179,7 @@ class Floor:
     def close(self) -> None:
         """Stop all threads and free the models."""
         self._ends.uploads.close()
+        self._publisher.close()
         self._calls.close()
         self._deliveries.close()
         self.residents.close()
@@ -239,6 +242,7 @@ class Floor:
             match event:
                 case Progress():
                     self.board.note_progress(event.job_id, event.step, event.steps)
+                    self._publish(claim, event)
                 case Finished():
                     self._ends.upload(claim, event)
                 case Returned():
@@ -251,6 +255,12 @@ class Floor:
                     self._ends.add(claim, Outcome.SCHEDULED, error=event.error, delay_ms=delay_ms)
                 case _:
                     assert_never(event)
+
+    def _publish(self, claim: Claim, event: Progress) -> None:
+        if event.delta is not None:
+            self._publisher.note_text(claim, event.delta)
+        if event.sketch is not None:
+            self._publisher.note_sketch(claim, event.step, event.sketch)
 
 
 def _at_most(want: Want, most: int | None) -> Want:

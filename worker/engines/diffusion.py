@@ -13,7 +13,7 @@ from PIL import Image
 from genmill.errors import InvalidJob, OutputInvalid
 from genmill.inputs import ImageInput, SchedulerName
 from genmill.registry import ModelSpec
-from worker.engines.base import Curve, EngineJob, Event, Finished, Left, Progress, Receipt
+from worker.engines.base import Curve, EngineJob, Event, Finished, Left, Progress, Receipt, Sketch
 from worker.engines.batches import Phase
 from worker.engines.berths import Berth, Picture, Steps
 from worker.engines.crew import Crew
@@ -28,6 +28,7 @@ from worker.engines.pipelines import (
     parameters_of,
     upcast_autoencoder,
 )
+from worker.engines.previews import Sketcher
 from worker.engines.receipts import Place, failed, make_receipt
 from worker.engines.rendezvous import Hub
 from worker.engines.schedulers import make_scheduler
@@ -72,6 +73,7 @@ class DiffusionEngine:
         self._stand_ins, self._denoiser = build_stand_ins(pipe, self._hub, spec.max_batch, spec.optimizations)
         self._prototypes = build_prototypes(pipe)
         self._schedulers: dict[tuple[SchedulerName, bool], Any] = {}
+        self._sketcher = Sketcher()
         self._berths: dict[str, Berth] = {}
         self._refused: list[Event] = []
 
@@ -168,11 +170,12 @@ class DiffusionEngine:
         berth = Berth(job, job.input)
         for pipe, arguments in calls:
             steps: Steps = pipe.progress_bar
+            glimpse = self._sketcher.watch(pipe, job.input.width, job.input.height, is_wanted=job.has_preview)
             work = partial(_first_image, pipe, arguments)
             task = self._hub.start(
                 work, is_urgent=job.is_urgent, is_yielding=job.is_yielding, is_solitary=job.is_reproducible
             )
-            berth.pictures.append(Picture(task, steps))
+            berth.pictures.append(Picture(task, steps, glimpse))
         return berth
 
     def _prepare(self, job: ImageInput, index: int, init: Image.Image | None) -> tuple[Any, dict[str, Any]]:
@@ -202,11 +205,12 @@ class DiffusionEngine:
             if berth.step == berth.told:
                 return []
             berth.told = berth.step
-            return [Progress(job_id, berth.step, berth.steps)]
+            return [Progress(job_id, berth.step, berth.steps, sketch=self._sketch(berth))]
         del self._berths[job_id]
         if error is None:
             try:
                 images = tuple(as_image(task.result.tensor()) for task in tasks)
+                self._learn(berth)
             except torch.AcceleratorError:
                 raise
             except Exception as fault:  # noqa: BLE001  # one output must not end the worker
@@ -219,6 +223,17 @@ class DiffusionEngine:
     def _is_there(self, berth: Berth) -> bool:
         """Its pictures have come to the host, or there is nothing to do until they have."""
         return not self._hub.tasks or all(picture.task.result.is_there() for picture in berth.pictures)
+
+    def _sketch(self, berth: Berth) -> Sketch | None:
+        if not berth.job.has_preview:
+            return None
+        glimpses = [picture.glimpse for picture in berth.pictures]
+        sketch, berth.drawn_s = self._sketcher.sketch(glimpses, berth.drawn_s)
+        return sketch
+
+    def _learn(self, berth: Berth) -> None:
+        for picture in berth.pictures:
+            self._sketcher.learn(picture.glimpse, picture.task.result.tensor())
 
     def _abandon(self, berth: Berth) -> None:
         for picture in berth.pictures:

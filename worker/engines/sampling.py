@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,11 +12,23 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 from genmill.inputs import TextInput
 
 
+class Chance(NamedTuple):
+    """A token's natural logarithm of its probability, and the likeliest tokens with theirs."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
 class Dice:
-    """A request's uniform numbers, addressed by token index: a step that is repeated draws the same number again."""
+    """A request's uniform numbers, addressed by token index: a step that is repeated draws the same number again.
+
+    `chances` holds of each token that was chosen how likely it was, where that was asked for."""
 
     def __init__(self, job: TextInput, prompt_tokens: int) -> None:
         self.temperature, self.top_p = job.temperature, job.top_p
+        self.top_logprobs = job.top_logprobs if job.logprobs else None
+        self.chances: dict[int, Chance] = {}
         self._prompt_tokens = prompt_tokens
         self._generator = torch.Generator("cpu").manual_seed(job.seed)
         self._drawn: list[float] = []
@@ -27,6 +39,9 @@ class Dice:
         while len(self._drawn) <= index:
             self._drawn.append(float(torch.rand((), generator=self._generator, dtype=torch.float64)))
         return self._drawn[index]
+
+    def note(self, tokens: int, chance: Chance) -> None:
+        self.chances[tokens - self._prompt_tokens] = chance
 
 
 class SeededSampler(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # transformers has no types
@@ -58,7 +73,27 @@ class SeededSampler(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  #
         dice = [self.dice[request_id] for request_id in self.rows]
         numbers = [one.number(tokens) for one, tokens in zip(dice, self._tokens, strict=True)]
         chosen = choose(scores, [one.temperature for one in dice], [one.top_p for one in dice], numbers)
+        self._note_chances(scores, chosen, dice)
         return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
+
+    def _note_chances(self, scores: Tensor, chosen: Tensor, dice: Sequence[Dice]) -> None:
+        rows = [row for row, one in enumerate(dice) if one.top_logprobs is not None]
+        if not rows:
+            return
+        most = max(dice[row].top_logprobs or 0 for row in rows)
+        for row, chance in zip(rows, chances(scores[rows], chosen[rows], most), strict=True):
+            top = chance.top[: dice[row].top_logprobs]
+            dice[row].note(self._tokens[row], chance._replace(top=top))
+
+
+def chances(logits: Tensor, chosen: Tensor, most: int) -> list[Chance]:
+    """For each row [B, V] how likely the model itself held the chosen token: the log-softmax of its own logits, before
+    temperature and nucleus, as OpenAI's API tells it; and the `most` likeliest tokens."""
+    known = torch.log_softmax(logits.float(), dim=-1)
+    own = known.gather(1, chosen[:, None]).squeeze(1).tolist()
+    top = known.topk(min(most, logits.shape[-1]), dim=-1)
+    rows = zip(chosen.tolist(), own, top.indices.tolist(), top.values.tolist(), strict=True)
+    return [Chance(token, logprob, tuple(zip(ids, values, strict=True))) for token, logprob, ids, values in rows]
 
 
 def choose(logits: Tensor, temperatures: Sequence[float], top_ps: Sequence[float], numbers: Sequence[float]) -> Tensor:

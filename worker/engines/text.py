@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import count
@@ -30,7 +30,8 @@ from worker.engines.devices import (
 from worker.engines.meter import Meter, Share, Stopwatch
 from worker.engines.paged import PagedBatch
 from worker.engines.receipts import Place, failed, make_receipt
-from worker.engines.sampling import Dice
+from worker.engines.sampling import Chance, Dice
+from worker.engines.scribe import Scribe
 
 LONGEST_CONTEXT = 8_192
 """Tokens per sequence that the cache is planned for, where the model would read more."""
@@ -46,6 +47,7 @@ class _Seat:
     prompt: list[int]
     max_tokens: int
     dice: Dice
+    scribe: Scribe | None = None
     request_id: str = ""
     tokens: list[int] = field(default_factory=list)
     meter: Meter = field(default_factory=Meter)
@@ -142,7 +144,8 @@ class TextEngine:
             detail = f"the prompt has {len(prompt)} tokens, the model reads {self._context} with its answer"
             raise InvalidJob(detail)
         dice = Dice(job.input, len(prompt))
-        return _Seat(job, job.input, prompt, min(job.input.max_tokens, room), dice)
+        scribe = Scribe(self._tokenizer, prompt, job.input.stop) if job.is_streamed else None
+        return _Seat(job, job.input, prompt, min(job.input.max_tokens, room), dice, scribe)
 
     def _encode(self, job: TextInput) -> list[int]:
         if job.messages is None:
@@ -210,10 +213,11 @@ class TextEngine:
         # decoding all of a long text at each token would cost more than its forward
         text, is_stopped = cut(self._text(seat), seat.input.stop) if is_over or seat.input.stop else ("", False)
         if not (is_over or is_stopped):
-            return Progress(seat.job.job_id, len(seat.tokens), seat.max_tokens)
+            delta = seat.scribe.read(seat.tokens) if seat.scribe else None
+            return Progress(seat.job.job_id, len(seat.tokens), seat.max_tokens, delta)
         self._leave(seat)
         reason = "stop" if is_stopped or is_end else "length"
-        output = TextOutput(text, reason, len(seat.prompt), len(seat.tokens))
+        output = TextOutput(text, reason, len(seat.prompt), len(seat.tokens), self._told_chances(seat))
         receipt = make_receipt(self._spec, self._place, seat.input.seed, seat.meter)
         return Finished(seat.job.job_id, receipt, text=output)
 
@@ -224,6 +228,19 @@ class TextEngine:
         if whole.startswith(prompt):
             return str(whole[len(prompt) :])
         return str(self._tokenizer.decode(seat.tokens, skip_special_tokens=True))
+
+    def _told_chances(self, seat: _Seat) -> tuple[Mapping[str, Any], ...] | None:
+        if not seat.input.logprobs:
+            return None
+        return tuple(self._told(seat.dice.chances[index]) for index in range(len(seat.tokens)))
+
+    def _told(self, chance: Chance) -> Mapping[str, Any]:
+        top = [{"token": self._piece(token), "logprob": logprob} for token, logprob in chance.top]
+        return {"token": self._piece(chance.token), "logprob": chance.logprob, "top": top}
+
+    def _piece(self, token: int) -> str:
+        """A token alone; a part of a character shows as U+FFFD."""
+        return str(self._tokenizer.decode([token]))
 
     def _recover(self, error: Exception) -> None:
         """After a failed step nothing in the cache can be trusted: all requests enter anew. Out of memory lowers

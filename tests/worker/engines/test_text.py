@@ -198,6 +198,83 @@ def test_out_of_memory_fails_nobody_and_lowers_the_slots(engine: TextEngine, mod
     assert engine.free_slots() == 4
 
 
+def test_deltas_of_a_streamed_text_are_its_beginning_whoever_shares_the_batch(engine: TextEngine) -> None:
+    asked = {"max_tokens": 30, "temperature": 1.3, "seed": 9}
+    plain = run(engine, text_job("a", **asked))["a"]
+    stop = plain.text[20:22]
+    jobs = [
+        EngineJob(job.job_id, job.input, is_streamed=job.job_id != "quiet")
+        for job in (
+            text_job("a", **asked),
+            text_job("quiet", seed=3, max_tokens=30),
+            text_job("cut", **asked, stop=(stop,)),
+        )
+    ]
+    engine.admit(jobs)
+    events = finish(engine)
+    for job_id in ("a", "cut"):
+        whole, told = written(events[job_id]).text, ""
+        for event in events[job_id][:-1]:
+            assert isinstance(event, Progress)
+            if event.delta is not None:
+                assert event.delta.offset == len(told)
+                told += event.delta.text
+                assert whole.startswith(told)
+        assert told
+    assert written(events["a"]) == plain
+    assert written(events["cut"]).text == plain.text[: plain.text.index(stop)]
+    assert all(event.delta is None for event in events["quiet"] if isinstance(event, Progress))
+
+
+def test_logprobs_are_those_of_the_model_itself(engine: TextEngine, model: Any) -> None:
+    asked = {"max_tokens": 9, "temperature": 1.7, "top_p": 0.8}
+    jobs = [
+        text_job("three", **asked, logprobs=True, top_logprobs=3),
+        text_job("plain", **asked, seed=2),
+        text_job("own", prompt="the quick brown fox", **asked, seed=3, logprobs=True),
+    ]
+    texts = run(engine, *jobs)
+    assert texts["plain"].tokens is None
+    assert texts["three"].text == run(engine, jobs[0])["three"].text
+    tokenizer = tiny_text.tokenizer()
+    for job in (jobs[0], jobs[2]):
+        told = texts[job.job_id].tokens
+        assert isinstance(job.input, TextInput)
+        assert told is not None
+        assert len(told) == texts[job.job_id].completion_tokens
+        prompt = tokenizer(job.input.prompt)["input_ids"]
+        engine.admit([job])
+        engine.step()
+        seat = engine._seats[job.job_id]
+        finish(engine)
+        ids = torch.tensor([prompt + seat.tokens])
+        with torch.inference_mode():
+            known = torch.log_softmax(model(ids).logits[0, len(prompt) - 1 : -1], dim=-1)
+        for row, token, entry in zip(known, seat.tokens, told, strict=True):
+            assert entry["token"] == tokenizer.decode([token])
+            assert entry["logprob"] == pytest.approx(float(row[token]), abs=1e-4)
+            expected = row.topk(job.input.top_logprobs)
+            assert [one["logprob"] for one in entry["top"]] == pytest.approx(expected.values.tolist(), abs=1e-4)
+            assert [one["token"] for one in entry["top"]] == [tokenizer.decode([i]) for i in expected.indices.tolist()]
+
+
+def test_logprobs_outlive_a_failed_step(engine: TextEngine, model: Any) -> None:
+    job = text_job("a", max_tokens=8, logprobs=True, top_logprobs=1)
+    alone, failures = run(engine, job)["a"], [4]
+
+    def fault(*_: Any) -> None:
+        failures[0] -= 1
+        if failures[0] == 0:
+            raise torch.OutOfMemoryError("once")
+
+    hook = model.register_forward_pre_hook(fault)
+    again = run(engine, job)["a"]
+    hook.remove()
+    assert again.tokens is not None
+    assert alone.tokens is not None
+    assert [token["token"] for token in again.tokens] == [token["token"] for token in alone.tokens]
+
+
 def test_choice_follows_temperature_nucleus_and_number() -> None:
     logits = torch.tensor([[0.0, 2.0, 1.0, -1.0]]).repeat(4, 1)
     numbers = [0.999, 0.0, 0.999, 0.999]

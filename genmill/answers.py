@@ -1,0 +1,87 @@
+"""What the API's answers mean to its client: which error one is, and whether to try again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+
+import httpx
+
+from genmill.errors import (
+    FieldFault,
+    Forbidden,
+    GenmillError,
+    InvalidRequest,
+    NotFound,
+    OutputExpired,
+    StoreUnavailable,
+    Unauthorized,
+)
+
+TRIES = 6
+LONGEST_PAUSE_S = 30.0
+
+_RETRIED = frozenset({409, 429, 502, 503, 504})
+_BY_STATUS: Mapping[int, type[GenmillError]] = {
+    401: Unauthorized, 403: Forbidden, 404: NotFound, 410: OutputExpired, 503: StoreUnavailable,
+}  # fmt: skip
+
+
+class ApiUnreachable(GenmillError):
+    """The API does not answer."""
+
+    code, is_retryable = "api_unreachable", True
+
+
+class ApiError(GenmillError):
+    """The API answered with an error that this client has no class for."""
+
+
+def pause_or_raise(trouble: httpx.Response | httpx.TransportError, number: int) -> None:
+    """Waits before the next try, after `number` of them. Raises the error that it is where another would not help, or
+    there were enough."""
+    if isinstance(trouble, httpx.TransportError):
+        if number >= TRIES:
+            address = trouble.request.url.copy_with(raw_path=b"/")
+            raise ApiUnreachable(f"{address} does not answer: {trouble}") from trouble
+        time.sleep(_pause_s(number, None))
+        return
+    if trouble.is_success and number >= TRIES:
+        raise ApiUnreachable(f"{trouble.url} ends before it is complete")
+    if not trouble.is_success and (trouble.status_code not in _RETRIED or number >= TRIES):
+        raise error_of(trouble)
+    time.sleep(_pause_s(number, trouble.headers.get("retry-after")))
+
+
+def error_of(response: httpx.Response) -> GenmillError:
+    """The error that a problem body tells of: the class with its code, else one that fits the status."""
+    try:
+        problem = response.json()
+        told = problem["error"]
+        detail, code = str(told["message"]), str(told["code"])
+    except (ValueError, KeyError, TypeError):
+        problem, detail, code = {}, f"HTTP {response.status_code} without a problem body", ""
+    faults = tuple(
+        FieldFault(fault["pointer"], fault["detail"], fault.get("limit"), fault.get("value"))
+        for fault in problem.get("errors", ())
+    )
+    status = response.status_code
+    by_status = _BY_STATUS.get(status, InvalidRequest if 400 <= status < 500 else ApiError)
+    return _classes().get(code, by_status)(detail, faults=faults)
+
+
+def _classes() -> dict[str, type[GenmillError]]:
+    found: dict[str, type[GenmillError]] = {}
+    open_classes: list[type[GenmillError]] = [GenmillError]
+    while open_classes:
+        one = open_classes.pop()
+        found.setdefault(one.code, one)
+        open_classes += one.__subclasses__()
+    return found
+
+
+def _pause_s(number: int, retry_after: str | None) -> float:
+    if retry_after is not None and retry_after.isdecimal():
+        return min(float(retry_after), LONGEST_PAUSE_S)
+    return float(min(0.2 * 2**number, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0))
