@@ -20,7 +20,7 @@ check: $(READY)
 up: $(READY)
 	$(BIN)/genmill up
 
-BENCHMARKS := $(filter-out __init__ gpu_% noop queue_peers claim_scale engine servers traffic publish_queue report,$(basename $(notdir $(wildcard bench/*.py))))
+BENCHMARKS := $(filter-out __init__ gpu_% noop queue_peers claim_scale engine servers swaps traffic publish_queue report,$(basename $(notdir $(wildcard bench/*.py))))
 
 bench: $(READY)
 	@mkdir -p out/bench

@@ -20,6 +20,7 @@ import numpy as np
 from bench import traffic
 from bench.report import machine, write
 from bench.servers import PipelineServer, RendezvousServer, Served, Server, serve
+from bench.swaps import swaps_vs_fcfs
 from genmill.registry import ModelSpec, load_registry
 from tests.worker.engines import tiny
 from worker.engines.base import EngineJob, Finished
@@ -180,6 +181,7 @@ def main() -> None:
     figures |= urgent_in_bulk(
         spec, lambda: load_pipeline(spec, pick_device(None)), 64, 50 if given.quick else 100, rounds
     )
+    figures |= swaps_vs_fcfs()
     small = Bench("tiny sdxl", tiny.spec(), tiny.stable_diffusion_xl, 32)
     part = small.throughput("mixed", 16 if given.quick else 48, rounds)
     figures |= {f"tiny_sdxl_{name}": value for name, value in part.items()}

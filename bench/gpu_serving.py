@@ -92,7 +92,7 @@ def measure(subject: Subject, size: int, report: Report, device: torch.device, d
             static_images_per_s=batch / static_s, rendezvous_images_per_s=batch / alike_s,
             of_limit=batch / alike_s / limit, mixed_images_per_s=batch / mixed_s,
             mixed_of_limit=batch / mixed_s / limit, busy_share=busy, mixed_busy_share=mixed_busy,
-            memory_mb=torch.cuda.max_memory_allocated() / 1e6 if device.type == "cuda" else None,
+            memory_mb=torch.cuda.memory_reserved() / 1e6 if device.type == "cuda" else None,
         )  # fmt: skip
 
 

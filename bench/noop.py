@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from genmill.registry import ModelSpec
 from worker.batch_worker import BatchWorker
-from worker.engines.base import Curve, Engine, EngineJob, Event, Finished, Left, Receipt, TextOutput
+from worker.engines.base import Curve, Engine, EngineJob, Event, Finished, Left, ModelMemory, Receipt, TextOutput
 
 
 class NoopEngine:
@@ -37,6 +37,18 @@ class NoopEngine:
 
     def curves(self) -> dict[str, Curve]:
         return {}
+
+    def memory(self) -> ModelMemory:
+        return ModelMemory("none", 0)
+
+    def recall(self, memory: ModelMemory) -> None:
+        pass
+
+    def park(self) -> None:
+        pass
+
+    def unpark(self) -> None:
+        pass
 
     def close(self) -> None:
         self._on_board.clear()

@@ -32,6 +32,9 @@ DELIVER = "worker.tasks.deliver"
 CURVES_TTL_S = 7 * 24 * 3600
 """How long the fleet remembers a service curve that nobody measures any more."""
 
+MEMORY_TTL_S = 30 * 24 * 3600
+"""How long the fleet remembers what a model takes of memory, and the switches between models."""
+
 TOKEN_TTL_S = 60
 """How long a claim's token replays its answer; longer than any client retry."""
 
@@ -93,6 +96,8 @@ PREFIXES = {
     "classes": "gm:classes",
     "pace": "gm:pace",
     "curves": "gm:curves",
+    "memory": "gm:memory",
+    "switches": "gm:switches",
     "lim": "gm:lim",
     "limnow": "gm:lim:now",
     "limset": "gm:lim:set",

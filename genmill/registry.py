@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from genmill.errors import FieldFault, InvalidRequest, SettingsInvalid, UnknownModel
 from genmill.inputs import ImageInput, JobInput, TextInput
@@ -17,6 +17,10 @@ from genmill.inputs import ImageInput, JobInput, TextInput
 BUILTIN_MODELS = Path(__file__).parent / "models" / "models.toml"
 
 ModelName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+
+
+ImageSize = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}x[1-9][0-9]{0,4}$")]
+"""Pixels, width first: `512x512`."""
 
 
 class ModelKind(StrEnum):
@@ -56,6 +60,7 @@ class ModelSpec(BaseModel):
 
     `max_batch` is the most rows that may be on board at once; `cost_*` estimate GPU-milliseconds and only have to be
     right relative to each other until the engine has measured. `attention`: a backend of diffusers, by its name.
+    `warmup` are sizes of images that run once when the model is loaded.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -73,6 +78,17 @@ class ModelSpec(BaseModel):
     cost_per_step_ms: float = Field(default=10.0, gt=0)
     optimizations: tuple[Optimization, ...] = ()
     attention: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_]{1,32}$")
+    warmup: tuple[ImageSize, ...] = ()
+
+    @model_validator(mode="after")
+    def _warmup_is_allowed(self) -> ModelSpec:
+        if self.warmup and self.kind is ModelKind.TEXT:
+            raise ValueError("warmup names sizes of images, which a model of texts has not")
+        sizes = [map(int, size.split("x")) for size in self.warmup]
+        faults = [fault for width, height in sizes for fault in _size_faults(width, height, self.limits)]
+        if faults:
+            raise ValueError(f"warmup: {summary(tuple(faults))}")
+        return self
 
     @property
     def batch_key(self) -> str:
@@ -132,14 +148,20 @@ def _length_fault(name: str, text: str, most: int) -> list[FieldFault]:
     return [FieldFault(f"/input/{name}", detail, f"{most} characters", f"{len(text)} characters")]
 
 
-def _image_faults(image: ImageInput, limits: Limits) -> list[FieldFault]:
-    faults = _length_fault("prompt", image.prompt, limits.max_prompt_chars)
-    faults += _length_fault("negative_prompt", image.negative_prompt, limits.max_prompt_chars)
-    for name, size in (("width", image.width), ("height", image.height)):
+def _size_faults(width: int, height: int, limits: Limits) -> list[FieldFault]:
+    faults = []
+    for name, size in (("width", width), ("height", height)):
         faults += _range_fault(name, size, limits.min_size, limits.max_size)
         if size % limits.size_factor:
             detail = f"{name} must be a multiple of {limits.size_factor}, got {size}"
             faults.append(FieldFault(f"/input/{name}", detail, f"multiple of {limits.size_factor}", f"{size}"))
+    return faults
+
+
+def _image_faults(image: ImageInput, limits: Limits) -> list[FieldFault]:
+    faults = _length_fault("prompt", image.prompt, limits.max_prompt_chars)
+    faults += _length_fault("negative_prompt", image.negative_prompt, limits.max_prompt_chars)
+    faults += _size_faults(image.width, image.height, limits)
     faults += _range_fault("steps", image.steps, 1, limits.max_steps)
     faults += _range_fault("guidance", image.guidance, 0, limits.max_guidance)
     faults += _range_fault("num_images", image.num_images, 1, limits.max_images)

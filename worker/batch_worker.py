@@ -29,7 +29,7 @@ from genmill.queues import PriorityQueue
 from genmill.registry import ModelSpec, load_registry
 from genmill.settings import load_settings
 from genmill.store import Outcome, Store
-from worker.engines.base import Engine
+from worker.engines.base import Device, Engine
 from worker.floor import NOTHING, Floor
 from worker.lease_keeper import LeaseKeeper
 
@@ -188,12 +188,18 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
         if unknown:
             raise SettingsInvalid(f"no such queue: {', '.join(unknown)}; there are {', '.join(keys.QUEUES)}")
         store = Store(self.connection, settings)
-        return Floor(store, load_registry(settings.models), settings, load=self._load_engine)
+        registry = load_registry(settings.models)
+        return Floor(store, registry, settings, load=self._load_engine, find_device=self._find_device)
 
     def _load_engine(self, spec: ModelSpec) -> Engine:
         from worker.engines.loader import load_engine  # noqa: PLC0415  # torch is loaded with the first model
 
         return load_engine(spec, device=self._floor.settings.device if self._floor else None)
+
+    def _find_device(self) -> Device:
+        from worker.engines.loader import find_device  # noqa: PLC0415  # torch is loaded with the first model
+
+        return find_device(self._floor.settings.device if self._floor else None)
 
     def serialize(self) -> dict[str, Any]:
         """With a mark by which the fleet's status tells this worker from a plain one, which would do nothing here."""
@@ -209,7 +215,7 @@ class BatchWorker(BaseWorker):  # type: ignore[misc]  # rq ships no types that m
             self.set_state(state)
 
     def _maintain(self, floor: Floor) -> None:
-        floor.publish_curves()
+        floor.report()
         if self.should_run_maintenance_tasks:
             self.run_maintenance_tasks()
 

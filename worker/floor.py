@@ -22,8 +22,9 @@ from worker.board import Board
 from worker.calls import CallStation
 from worker.deliveries import DeliveryStation
 from worker.ends import Ends, trace
-from worker.engines.base import Curve, Engine, Failed, Finished, Left, Postponed, Progress, Returned, StationEvent
+from worker.engines.base import Device, Engine, Failed, Finished, Left, Postponed, Progress, Returned, StationEvent
 from worker.publisher import Publisher
+from worker.reports import Reports
 from worker.residency import Residents
 from worker.stations import Station
 from worker.turns import whose_turn
@@ -33,7 +34,6 @@ log = logging.getLogger("genmill.worker")
 
 MAX_POSTPONED, ELSEWHERE_S = 5, 5.0
 """How often, and for how long, a job is put off whose model does not load; see Residents.LOAD_RETRY_S."""
-CURVES_EVERY_S = 10.0
 NOTHING = Claimed((), "busy")
 MAX_PENDING_UPLOADS = 256
 """Above this the storage is not keeping up, and claiming more would only pile results up in memory."""
@@ -43,17 +43,22 @@ class Floor:
     """All that a worker has on board, between claim and settlement."""
 
     def __init__(
-        self, store: Store, registry: Registry, settings: Settings, *, load: Callable[[ModelSpec], Engine]
+        self,
+        store: Store,
+        registry: Registry,
+        settings: Settings,
+        *,
+        load: Callable[[ModelSpec], Engine],
+        find_device: Callable[[], Device] = lambda: Device("cpu"),
     ) -> None:
         self.store, self.settings, self.board = store, settings, Board()
         storage = open_storage(settings)
-        self.residents = Residents(registry, settings, storage, load)
+        self.residents = Residents(registry, settings, storage, store.memory, load, find_device)
+        self._reports = Reports(store, self.residents)
         self._ends = Ends(self.board, Uploader(storage, settings.upload_threads))
         self._calls = CallStation(store, registry, settings)
         self._deliveries = DeliveryStation(store, settings, Links(settings))
         self._publisher = Publisher(store.events)
-        self._curves: dict[str, Curve] = {}
-        self._curves_due_s = 0.0
         self._stops: deque[tuple[str, Outcome]] = deque()
         self._lost: deque[tuple[str, int]] = deque()
 
@@ -124,7 +129,7 @@ class Floor:
             verdicts = self.store.settle(batch)
         self._ends.see_off(batch, verdicts)
         if claimed.why.startswith("swap "):
-            self.residents.make_way()
+            self.residents.make_way(claimed.why.removeprefix("swap "))
         self.admit(claimed.claims)
         return claimed
 
@@ -140,19 +145,9 @@ class Floor:
     def _staying(self, leaving: Sequence[Settlement]) -> list[Claim]:
         return self.board.without((settlement.job_id, settlement.fence) for settlement in leaving)
 
-    def publish_curves(self) -> None:
-        """Tell the fleet how long forwards take here, now and then, where that has changed. Raises RedisError."""
-        if time.monotonic() < self._curves_due_s:
-            return
-        self._curves_due_s = time.monotonic() + CURVES_EVERY_S
-        curves = {
-            f"{station.batch_key} {name}": curve
-            for station in self.residents.stations()
-            for name, curve in station.curves().items()
-        }
-        if curves and curves != self._curves:
-            self.store.publish_curves(curves)
-            self._curves = curves
+    def report(self) -> None:
+        """Tell the fleet what was measured here, now and then, where that has changed. Raises RedisError."""
+        self._reports.publish()
 
     def is_idle(self) -> bool:
         return len(self.board) == 0

@@ -23,6 +23,7 @@ from genmill.errors import GenmillError
 from genmill.registry import ModelKind, ModelSpec, load_registry
 from worker.engines.base import Engine, EngineJob, Failed, Finished
 from worker.engines.loader import load_engine
+from worker.engines.memory import WATCHES
 
 STEPS, TOKENS = 8, 16
 """Of the jobs that are measured; what a step takes does not depend on how many there are."""
@@ -88,7 +89,8 @@ def _sweep(engine: Engine, spec: ModelSpec, label: str, asked: Mapping[str, Any]
     for size in asked["sizes"]:
         for batch in asked["batches"]:
             jobs = [_job(spec, number, size) for number in range(batch)]
-            _run(engine, jobs)  # the first pass of a shape is slower
+            for _ in range(WATCHES):  # the first passes of a shape are slower, and the engine measures its memory
+                _run(engine, jobs)
             yield _measure(engine, spec, label, size, jobs, passes)
             print(f"profile {label} {size} {batch}", file=sys.stderr, flush=True)
 

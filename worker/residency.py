@@ -9,12 +9,20 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from redis.exceptions import RedisError
+
+from genmill.errors import ModelUnavailable
 from genmill.registry import ModelSpec, Registry
 from genmill.settings import Settings
 from genmill.storage import Storage
-from genmill.store import Room, Want
-from worker.engines.base import Engine
+from genmill.store import MemoryBook, Room, Want
+from worker.engines.base import Device, Engine
+from worker.evictions import Bounds, Lodger, goers_first, movable, room_for, who_goes
+from worker.host_shelf import HostShelf, woken
+from worker.sizes import GIB, Sizes, budget_bytes, host_budget_bytes
 from worker.stations import ModelStation
+from worker.switches import Cause, Switches
+from worker.warm_up import warm_up
 
 log = logging.getLogger("genmill.worker")
 
@@ -26,22 +34,24 @@ EngineLoader = Callable[[ModelSpec], Engine]
 
 @dataclass(slots=True)
 class Resident:
-    """A loaded model: since when, and how long loading took."""
+    """A loaded model: since when, how long loading took, and how much it takes."""
 
     station: ModelStation
     since_s: float
     load_s: float
+    model_bytes: int
 
     def has_paid(self, now_s: float) -> bool:
-        """Whether it has served as long as it took to load, so that at most half of the time goes into loading."""
+        """Whether it has served as long as it took to load, so that at most half of the time goes into loading; see
+        docs/adr for why not longer."""
         return now_s - self.since_s >= self.load_s
 
 
 class Residents:
-    """The loaded models, at most `max_resident` of them.
+    """The loaded models, at most `max_resident` of them, and no more than fit in the memory that is for models.
 
     A model stays as long as it has work, unless another's jobs are overdue: then it takes no more, and goes once it is
-    idle. `swaps` counts the models that went for others.
+    idle, to the host's memory while there is room. `switches` counts the models that went for others.
     """
 
     def __init__(
@@ -49,17 +59,22 @@ class Residents:
         registry: Registry,
         settings: Settings,
         storage: Storage,
+        book: MemoryBook,
         load: EngineLoader,
+        find_device: Callable[[], Device],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._registry, self._settings, self._storage, self._load = registry, settings, storage, load
-        self._clock = clock
+        self._clock, self._find_device = clock, find_device
         self._aside_until: dict[str, float] = {}
         self._inputs = ThreadPoolExecutor(settings.upload_threads, thread_name_prefix="input")
         self._residents: OrderedDict[str, Resident] = OrderedDict()
-        self._leaving: str | None = None
+        self._shelf: HostShelf | None = None
+        self._sizes = Sizes(book)
+        self._bounds = Bounds(settings.max_resident)
+        self._leaving: tuple[str, ...] = ()
         self._offers = 0
-        self.swaps = 0
+        self.switches = Switches()
 
     def stations(self) -> Sequence[ModelStation]:
         return tuple(resident.station for resident in self._residents.values())
@@ -71,36 +86,35 @@ class Residents:
         wants = [
             Want(key, resident.station.free_slots(), True, resident.station.is_idle(), resident.station.urgent_slots())
             for key, resident in self._residents.items()
-            if key != self._leaving
+            if key not in self._leaving
         ]
-        if (room := self._room()) is not None:
-            others = [spec for spec in self._registry.models if self._may_load(spec.batch_key)]
-            wants += [Want(spec.batch_key, spec.max_batch, room=room) for spec in others]
-        return wants
+        others = [spec for spec in self._registry.models if self._may_load(spec.batch_key)]
+        rooms = [(spec, self._room(spec)) for spec in others]
+        return wants + [Want(spec.batch_key, spec.max_batch, room=room) for spec, room in rooms if room is not None]
 
-    def make_way(self) -> None:
-        """Jobs of another model are overdue: the least recently used one takes no more."""
-        self._leaving, self._offers = self._victim(), 0
-        if self._leaving is not None:
-            log.info("model %s takes no more: jobs of another are overdue", self._leaving)
+    def make_way(self, batch_key: str) -> None:
+        """Jobs of this model, which is not loaded, are overdue: the least recently used ones take no more."""
+        spec = self._registry.by_batch_key(batch_key)
+        lodgers = self._lodgers()
+        going = [] if spec is None else who_goes(lodgers, movable(lodgers), self._needed(spec), self._bounds) or []
+        self._leaving, self._offers = tuple(lodger.batch_key for lodger in going), 0
+        for key in self._leaving:
+            log.info("model %s takes no more: jobs of %s are overdue", key, batch_key)
 
     def station_for(self, batch_key: str) -> ModelStation | None:
-        """The resident station, loading it if need be; None when no model has this key. Raises what loading raises."""
+        """The resident station, loading it if need be; None when no model has this key. Raises what loading raises,
+        ModelUnavailable where it does not fit, and RedisError."""
         if batch_key not in self._residents:
             spec = self._registry.by_batch_key(batch_key)
             if spec is None:
                 return None
-            self._make_room()
-            started = self._clock()
             try:
-                engine = self._load(spec)
+                self._move_in(spec)
+            except RedisError:
+                raise
             except Exception:
                 self._aside_until[batch_key] = self._clock() + LOAD_RETRY_S
                 raise
-            took_s = self._clock() - started
-            log.info("model %s loaded in %.1f s", spec.name, took_s)
-            station = ModelStation(spec, engine, self._storage, self._inputs)
-            self._residents[batch_key] = Resident(station, self._clock(), took_s)
         self._residents.move_to_end(batch_key)
         return self._residents[batch_key].station
 
@@ -108,39 +122,102 @@ class Residents:
         self._inputs.shutdown(wait=False, cancel_futures=True)
         for station in self.stations():
             station.close()
+        if self._shelf is not None:
+            self._shelf.close()
         self._residents.clear()
 
     def _may_load(self, batch_key: str) -> bool:
         return batch_key not in self._residents and self._clock() >= self._aside_until.get(batch_key, 0.0)
 
-    def _room(self) -> Room | None:
-        """For one more model; None where nobody may go for it now."""
-        idle = [resident for resident in self._residents.values() if resident.station.is_idle()]
+    def _lodgers(self) -> list[Lodger]:
         now_s = self._clock()
-        if len(self._residents) < self._settings.max_resident or any(one.has_paid(now_s) for one in idle):
-            return Room.FREE
-        if idle:
-            return Room.UNPAID
-        return Room.CROWDED if self._leaving is None and self._victim() is not None else None
+        return [
+            Lodger(key, resident.model_bytes, resident.station.is_idle(), resident.has_paid(now_s))
+            for key, resident in self._residents.items()
+        ]
 
-    def _victim(self) -> str | None:
-        """Who would go next; None while nobody has served long enough."""
-        now_s = self._clock()
-        return next((key for key, resident in self._residents.items() if resident.has_paid(now_s)), None)
+    def _room(self, spec: ModelSpec) -> Room | None:
+        """For one more model; None where nobody may go for it now. One that never fits may come, to be told so."""
+        lodgers, needed = self._lodgers(), self._needed(spec)
+        if self._bounds.fit(lodgers, needed) or not self._bounds.fit([], needed):
+            return Room.FREE
+        if self._clock() - self.switches.last_s < self._settings.min_switch_interval_s:
+            return None
+        room = room_for(lodgers, needed, self._bounds)
+        return None if room is Room.CROWDED and self._leaving else room
 
     def _look_after_leaving(self) -> None:
-        """One that has become idle is offered in exchange once; when nobody comes, it takes jobs again."""
-        if self._leaving is None:
-            return
-        resident = self._residents.get(self._leaving)
-        self._offers += resident is not None and resident.station.is_idle()
-        if resident is None or self._offers > 1:
-            self._leaving = None
+        """Those that have become idle are offered in exchange once; when nobody comes, they take jobs again."""
+        leaving = [self._residents.get(key) for key in self._leaving]
+        self._offers += all(resident is not None and resident.station.is_idle() for resident in leaving)
+        if None in leaving or self._offers > 1:
+            self._leaving = ()
 
-    def _make_room(self) -> None:
-        while len(self._residents) >= self._settings.max_resident:
-            idle = [key for key, resident in self._residents.items() if resident.station.is_idle()]
-            key = self._leaving if self._leaving in idle else idle[0]
-            log.info("model %s is unloaded to make room", key)
-            self._residents.pop(key).station.close()
-            self.swaps += 1
+    def _move_in(self, spec: ModelSpec) -> None:
+        shelf, began_s = self._look_around(), self._clock()
+        parked = shelf.take(spec.batch_key)  # before others come there, for whom it might have to go
+        try:
+            gone = self._make_room(spec, self._needed(spec), shelf)
+        except ModelUnavailable:
+            if parked is not None:
+                parked.close()
+            raise
+        loading_s = self._clock()
+        station = (parked and woken(parked)) or self._loaded(spec)
+        now_s, model_bytes = self._clock(), station.memory().model_bytes
+        log.info("model %s loaded in %.1f s, it takes %.2f GiB", spec.name, now_s - loading_s, model_bytes / GIB)
+        self._sizes.learn(spec, model_bytes)
+        try:
+            gone |= self._make_room(spec, model_bytes, shelf)  # where it takes more than was thought
+        except ModelUnavailable:
+            station.close()
+            raise
+        self.switches.note(gone, now_s - began_s, now_s)
+        self._residents[spec.batch_key] = Resident(station, now_s, now_s - loading_s, model_bytes)
+
+    def _look_around(self) -> HostShelf:
+        """Before each load: what is known of sizes here. The device is found at the first, which brings torch."""
+        if self._shelf is None:
+            device = self._find_device()
+            self._bounds = Bounds(self._settings.max_resident, budget_bytes(self._settings, device))
+            self._sizes.look_at(device)
+            self._shelf = HostShelf(host_budget_bytes(self._settings, device))
+        self._sizes.recall()
+        return self._shelf
+
+    def _loaded(self, spec: ModelSpec) -> ModelStation:
+        engine = self._load(spec)
+        if (known := self._sizes.known(spec)) is not None:
+            engine.recall(known)
+        warm_up(engine, spec)
+        return ModelStation(spec, engine, self._storage, self._inputs)
+
+    def _make_room(self, spec: ModelSpec, needed: int, shelf: HostShelf) -> dict[str, Cause]:
+        """Put those away that make room. Raises ModelUnavailable where it never fits, or not beside those at work."""
+        lodgers = self._lodgers()
+        going = who_goes(lodgers, goers_first(lodgers, self._leaving), needed, self._bounds)
+        if going is None:
+            raise self._no_room(spec, needed)
+        causes = {lodger.batch_key: self._cause(lodger.batch_key) for lodger in going}
+        for lodger in going:
+            log.info("model %s makes room for %s: %s", lodger.batch_key, spec.name, causes[lodger.batch_key])
+            resident = self._residents.pop(lodger.batch_key)
+            shelf.put(resident.station, resident.model_bytes)
+        return causes
+
+    def _cause(self, batch_key: str) -> Cause:
+        if batch_key in self._leaving:
+            return Cause.OVERDUE
+        return Cause.IDLE if len(self._residents) >= self._bounds.most else Cause.BUDGET
+
+    def _no_room(self, spec: ModelSpec, needed: int) -> ModelUnavailable:
+        budget, at_work = self._bounds.budget_bytes or 0, sum(not lodger.is_idle for lodger in self._lodgers())
+        beside = "" if not self._bounds.fit([], needed) else f" and {at_work} others at work"
+        return ModelUnavailable(
+            f"model {spec.name} takes {needed / GIB:.2f} GiB; this worker has {budget / GIB:.2f} GiB for models"
+            f" (GENMILL_MEMORY_GIB){beside}"
+        )
+
+    def _needed(self, spec: ModelSpec) -> int:
+        """What it will take; where nothing bounds that, nobody looks."""
+        return 0 if self._bounds.budget_bytes is None else self._sizes.of(spec)

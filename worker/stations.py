@@ -15,7 +15,7 @@ from genmill.inputs import ImageInput
 from genmill.jobs import Claim
 from genmill.registry import ModelSpec
 from genmill.storage import Storage
-from worker.engines.base import Curve, Engine, EngineJob, Event, Failed, Left, Postponed, StationEvent
+from worker.engines.base import Curve, Engine, EngineJob, Event, Failed, Left, ModelMemory, Postponed, StationEvent
 
 log = logging.getLogger("genmill.worker")
 
@@ -123,6 +123,18 @@ class ModelStation:
     def curves(self) -> Mapping[str, Curve]:
         """By device and shape, joined by a blank."""
         return self._engine.curves()
+
+    def memory(self) -> ModelMemory:
+        """What the model takes, as far as that was measured."""
+        return self._engine.memory()
+
+    def park(self) -> None:
+        """Out of use: to the host's memory. Raises RuntimeError where that has no room; close it then."""
+        self._engine.park()
+
+    def unpark(self) -> None:
+        """Back on the device. Raises RuntimeError where that has no room; close it then."""
+        self._engine.unpark()
 
     def close(self) -> None:
         self._engine.close()

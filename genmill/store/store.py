@@ -18,6 +18,7 @@ from genmill.settings import Durability, Settings
 from genmill.store import encoding, scripts
 from genmill.store.events import EventLog
 from genmill.store.limits import LimitBook
+from genmill.store.memory import MemoryBook
 from genmill.store.messages import Attempt, Claimed, Reaped, Renewal, Settlement, Submitted, Want
 from genmill.store.usage import UsageBook
 
@@ -36,6 +37,7 @@ class Store:
         self.limits = LimitBook(redis, settings.limits)
         self.usage = UsageBook(redis)
         self.events = EventLog(redis)
+        self.memory = MemoryBook(redis)
         self._static_limits = json.dumps(dict(settings.limits))
         self._class_delays = json.dumps(settings.class_delay_ms)
 

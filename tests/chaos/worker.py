@@ -24,7 +24,7 @@ from genmill.store import Settlement, Store
 from genmill.store.messages import Claimed
 from worker import floor
 from worker.batch_worker import BatchWorker
-from worker.engines.base import Curve, Engine, EngineJob, Event, Failed, Finished, Left, Progress, Receipt
+from worker.engines.base import Curve, Engine, EngineJob, Event, Failed, Finished, Left, ModelMemory, Progress, Receipt
 
 STEPS = 2
 POINTS = ("claim", "settle")
@@ -92,6 +92,18 @@ class ChaosEngine:
 
     def curves(self) -> dict[str, Curve]:
         return {}
+
+    def memory(self) -> ModelMemory:
+        return ModelMemory("none", 0)
+
+    def recall(self, memory: ModelMemory) -> None:
+        pass
+
+    def park(self) -> None:
+        pass
+
+    def unpark(self) -> None:
+        pass
 
     def close(self) -> None:
         self._jobs.clear()

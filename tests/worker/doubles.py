@@ -9,7 +9,7 @@ from PIL import Image
 from genmill.errors import GenerationFailed, StorageUnavailable
 from genmill.inputs import ImageInput
 from genmill.storage import StoredObject
-from worker.engines.base import Curve, EngineJob, Event, Failed, Finished, Left, Progress, Receipt
+from worker.engines.base import Curve, EngineJob, Event, Failed, Finished, Left, ModelMemory, Progress, Receipt
 
 
 def receipt(gpu_ms: float = 5.0) -> Receipt:
@@ -17,10 +17,15 @@ def receipt(gpu_ms: float = 5.0) -> Receipt:
 
 
 class FakeEngine:
-    """Finishes a job after its `steps`; fails one whose prompt is "bad" at its first step."""
+    """Finishes a job after its `steps`; fails one whose prompt is "bad" at its first step. It takes `model_bytes`, is
+    parked only if it `may_move`, and does not work then."""
 
-    def __init__(self, slots: int = 4) -> None:
-        self._slots = slots
+    def __init__(self, slots: int = 4, model_bytes: int = 0) -> None:
+        self._slots, self.model_bytes = slots, model_bytes
+        self.recalled: list[ModelMemory] = []
+        self.moves: list[str] = []
+        self.may_move = True
+        self.bad_prompts = {"bad"}
         self.on_board: dict[str, int] = {}
         self.jobs: dict[str, EngineJob] = {}
         self.is_closed = False
@@ -36,6 +41,7 @@ class FakeEngine:
             self.jobs[job.job_id], self.on_board[job.job_id] = job, 0
 
     def step(self) -> list[Event]:
+        assert self.moves[-1:] != ["park"], "its weights are away"
         return [self._step(job_id) for job_id in list(self.on_board)]
 
     def evict(self, job_id: str) -> Left | None:
@@ -48,6 +54,24 @@ class FakeEngine:
     def curves(self) -> dict[str, Curve]:
         return {}
 
+    def memory(self) -> ModelMemory:
+        return ModelMemory("cpu", self.model_bytes, {"unet 4x8x8": {2: 100, 4: 200}})
+
+    def recall(self, memory: ModelMemory) -> None:
+        self.recalled.append(memory)
+
+    def park(self) -> None:
+        self._move("park")
+
+    def unpark(self) -> None:
+        self._move("unpark")
+
+    def _move(self, where: str) -> None:
+        assert self.is_idle()
+        if not self.may_move:
+            raise RuntimeError("no room")
+        self.moves.append(where)
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -55,7 +79,7 @@ class FakeEngine:
         job = self.jobs[job_id].input
         assert isinstance(job, ImageInput)
         self.on_board[job_id] += 1
-        if job.prompt == "bad":
+        if job.prompt in self.bad_prompts:
             del self.on_board[job_id]
             return Failed(job_id, GenerationFailed("bad prompt"))
         if self.on_board[job_id] < job.steps:

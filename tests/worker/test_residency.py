@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,37 +11,17 @@ from redis import Redis
 
 from genmill import keys
 from genmill.jobs import JobRequest, JobState, new_job_id
-from genmill.keys import JobClass
-from genmill.registry import ModelSpec, Registry, load_registry
+from genmill.registry import Registry
 from genmill.store import Store
 from tests.conftest import SettingsFactory
-from tests.fleet import eventually
-from tests.worker.doubles import FakeEngine
+from tests.worker.loading import Loader, all_done, overdue, registry_of, run_until, submit_to, turn
 from worker.floor import Floor
-
-CLASSES = ["p0", "p1", "p2", "p3"]
 
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
     """Two models."""
-    text = "\n".join(f'[[models]]\nname = "{name}"\nkind = "image"\nsource = "none"\nmax_batch = 4\n' for name in "ab")
-    path = tmp_path / "models.toml"
-    path.write_text(text)
-    return load_registry(path)
-
-
-class Loader:
-    """Hands out fake engines, counts them, and lets loading take time on a clock of its own."""
-
-    def __init__(self, load_s: float = 0.0) -> None:
-        self.now_s, self.load_s = 0.0, load_s
-        self.loaded: list[str] = []
-
-    def __call__(self, spec: ModelSpec) -> FakeEngine:
-        self.loaded.append(spec.name)
-        self.now_s += self.load_s
-        return FakeEngine(spec.max_batch)
+    return registry_of(tmp_path, "ab")
 
 
 @pytest.fixture
@@ -50,47 +31,12 @@ def loader() -> Loader:
 
 @pytest.fixture
 def floor(store: Store, registry: Registry, loader: Loader, make_settings: SettingsFactory) -> Floor:
-    floor = Floor(store, registry, make_settings(max_resident=1), load=loader)
-    floor.residents._clock = lambda: loader.now_s
-    return floor
+    return loader.floor(store, registry, make_settings(max_resident=1, min_switch_interval_s=0))
 
 
 @pytest.fixture
 def submit(store: Store, registry: Registry) -> Callable[..., str]:
-    def make(model: str, job_class: JobClass = JobClass.P1, steps: int = 2) -> str:
-        spec = registry.get(model)
-        job_input = spec.parse_input({"prompt": "x", "width": 64, "height": 64, "steps": steps})
-        return store.submit(JobRequest(new_job_id(), "t", spec, job_input, job_class))[0]
-
-    return make
-
-
-def turn(floor: Floor) -> None:
-    floor.turn_over("w", CLASSES, None, new_job_id())
-    floor.step()
-    floor.settle()
-
-
-def overdue(redis: Redis, store: Store, job_id: str) -> None:
-    """As if the job had been waiting for an hour."""
-    record = store.get(job_id)
-    assert record is not None
-    for key in (keys.ready(record.job_class, record.batch_key), f"gm:lane:{record.job_class}:{record.batch_key}:t"):
-        redis.zadd(key, {job_id: 1})
-    redis.zadd(keys.batch_key_heads(record.job_class), {record.batch_key: 1})
-    redis.hset(keys.job(job_id), "vd", 1)
-
-
-def run_until(floor: Floor, is_done: Callable[[], bool]) -> None:
-    def turned() -> bool:
-        turn(floor)
-        return is_done()
-
-    eventually(turned, every_s=0.001)
-
-
-def all_done(store: Store, ids: list[str]) -> bool:
-    return all(record and record.state is JobState.SUCCEEDED for record in store.get_many(ids))
+    return partial(submit_to, store, registry)
 
 
 def test_models_that_alternate_in_the_queue_swap_a_fifth_as_often_as_first_come_would(
@@ -99,7 +45,7 @@ def test_models_that_alternate_in_the_queue_swap_a_fifth_as_often_as_first_come_
     ids = [submit("ab"[number % 2]) for number in range(60)]
     run_until(floor, lambda: all_done(store, ids))
     assert loader.loaded == ["a", "b"]
-    assert floor.residents.swaps * 5 <= 59
+    assert floor.residents.switches.total * 5 <= 59
     floor.close()
 
 
@@ -146,7 +92,7 @@ def test_a_model_that_made_way_for_nobody_takes_jobs_again(
     late = submit("b")
     overdue(redis, store, late)
     turn(floor)
-    assert floor.residents._leaving is not None
+    assert floor.residents._leaving
     store.cancel(late)
     run_until(floor, lambda: all_done(store, ids))
     assert loader.loaded == ["a"]

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+
 from genmill.errors import JobFailure
 from genmill.inputs import JobInput
 from genmill.keys import JobClass
@@ -132,6 +134,42 @@ Curve = Mapping[str, Any]
 """`ms` of a forward by its rows, and `knee_rows`: how many take about the least time."""
 
 
+@dataclass(frozen=True, slots=True)
+class ModelMemory:
+    """What a model takes of a device of this name: for itself, and its forwards at their peak, over what was held
+    before, by part and shape of a row, and by rows. Bytes."""
+
+    device: str
+    model_bytes: NonNegativeInt
+    peaks: Mapping[str, Mapping[PositiveInt, NonNegativeInt]] = field(default_factory=dict)
+
+
+_MEMORY = TypeAdapter(ModelMemory)
+
+
+def write_memory(memory: ModelMemory) -> str:
+    return _MEMORY.dump_json(memory).decode()
+
+
+def read_memory(raw: bytes) -> ModelMemory | None:
+    """What `write_memory` wrote; None for anything else, such as another version's."""
+    try:
+        return _MEMORY.validate_json(raw)
+    except ValidationError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where a worker's models run. `memory_bytes` is all that it has, None where caps are settings; `host_bytes` are
+    the host's for models that are out of use. `dtype`: of models whose entry says "auto"."""
+
+    name: str
+    memory_bytes: int | None = None
+    host_bytes: int = 0
+    dtype: str = "float32"
+
+
 class Engine(Protocol):
     """One loaded model. All methods are called from the one thread that runs the worker's loop."""
 
@@ -161,6 +199,25 @@ class Engine(Protocol):
 
     def curves(self) -> Mapping[str, Curve]:
         """How long forwards take, by device and shape joined by a blank; empty until something is known."""
+        ...
+
+    def memory(self) -> ModelMemory:
+        """What it takes, as far as that was measured."""
+        ...
+
+    def recall(self, memory: ModelMemory) -> None:
+        """What another process has measured of the same model on such a device; own measurements replace it."""
+        ...
+
+    def park(self) -> None:
+        """Move the weights to the host's memory; nobody is on board. Until `unpark` only `close` may follow.
+
+        Raises RuntimeError where the host has no room; then only `close` may follow."""
+        ...
+
+    def unpark(self) -> None:
+        """Move the weights back to the device. Raises RuntimeError where that has no room; then only `close` may
+        follow."""
         ...
 
     def close(self) -> None:

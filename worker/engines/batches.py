@@ -67,11 +67,12 @@ class Site:
             arguments = {**arguments, first: arguments[first].to(self.dtype)}
         return self._forward(**arguments)
 
-    def padded(self, arguments: Arguments, rows: int, shape: Hashable) -> Arguments:
-        """With as many rows as the module was compiled for, where memory bears them."""
+    def size_for(self, rows: int, shape: Hashable) -> int:
+        """As many rows as the module was compiled for, where memory bears them, to which a call is padded."""
+        if not (self.sizes and rows):
+            return rows
         most = self.caps.of(shape)
-        size = next((size for size in self.sizes if rows <= size <= most), None)
-        return arguments if size is None or not rows else self.plan.pad(arguments, rows, size)
+        return next((size for size in self.sizes if rows <= size <= most), rows)
 
     def curve(self, shape: Hashable) -> ServiceCurve:
         return self.curves.setdefault(shape, ServiceCurve())
@@ -172,9 +173,11 @@ class Part:
             self.calls[0].task.state.apply()
             self.watch = Stopwatch(site.device)
             try:
-                joined = site.plan.join([call.arguments for call in self.calls], counts)
-                sent = site.padded(joined, self.rows, self.batch.shape)
-                output = site.forward(sent)
+                size = site.size_for(self.rows, self.batch.shape)
+                with site.caps.watched(self.batch.shape, size):
+                    joined = site.plan.join([call.arguments for call in self.calls], counts)
+                    sent = joined if size == self.rows else site.plan.pad(joined, self.rows, size)
+                    output = site.forward(sent)
             except torch.AcceleratorError:
                 raise  # the process must end, and leases give the jobs back
             except Exception as error:  # noqa: BLE001  # whatever a model raises: the hub finds the culprit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +16,17 @@ import transformers
 
 from genmill.errors import ModelUnavailable
 from genmill.registry import ModelSpec
+from worker.engines.base import Device
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # from malloc.h
 _KEPT = {_M_TRIM_THRESHOLD: 2**30, _M_TOP_PAD: 2**26, _M_MMAP_THRESHOLD: 2**25}
 """Bytes free at the heap's end before it shrinks; bytes by which it grows; the least size of a block of its own,
 at the most that mallopt takes."""
+
+
+HOST_SHARE = 0.5
+"""Of the host's memory for models that are out of use; the workers of all its GPUs share it."""
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def pick_device(device: str | None) -> torch.device:
@@ -39,6 +46,30 @@ def deterministic() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=is_warning)
+
+
+def name_of_device(device: torch.device) -> str:
+    """What is the same on all machines with such a device, as its place in one of them is not."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def find_device(device: str | None) -> Device:
+    """The worker's device as its residents see it. Raises RuntimeError where there is none of this name."""
+    where = pick_device(device)
+    if where.type != "cuda":
+        return Device(name_of_device(where))
+    _, total = torch.cuda.mem_get_info(where)
+    host_bytes = int(_host_bytes() * HOST_SHARE / torch.cuda.device_count())
+    return Device(name_of_device(where), total, host_bytes, dtype="float16")
+
+
+def _host_bytes() -> int:
+    """Of the machine, or of the container."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(machine, int(_CGROUP_LIMIT.read_text()))
+    except (OSError, ValueError):  # none is set, or this is no Linux
+        return machine
 
 
 def pick_dtype(spec: ModelSpec, device: torch.device) -> torch.dtype:
@@ -78,6 +109,13 @@ def keep_freed_memory(device: torch.device) -> None:
     if device.type == "cpu" and mallopt is not None:  # glibc alone has it
         for parameter, size in _KEPT.items():
             mallopt(parameter, size)
+
+
+def give_back_memory() -> None:
+    """To the device, what nothing holds any more. Engines have reference cycles, which only the collector ends."""
+    if torch.cuda.is_available():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,12 +12,13 @@ from PIL import Image
 
 from genmill.errors import InvalidJob, OutputInvalid
 from genmill.inputs import ImageInput, SchedulerName
-from genmill.registry import ModelSpec
-from worker.engines.base import Curve, EngineJob, Event, Finished, Left, Progress, Receipt, Sketch
+from genmill.registry import ModelSpec, Optimization
+from worker.engines.base import Curve, EngineJob, Event, Finished, Left, ModelMemory, Progress, Receipt, Sketch
 from worker.engines.batches import Phase
 from worker.engines.berths import Berth, Picture, Steps
 from worker.engines.crew import Crew
-from worker.engines.devices import keep_freed_memory, pick_device
+from worker.engines.devices import give_back_memory, keep_freed_memory, name_of_device, pick_device
+from worker.engines.memory import MemoryModel, bytes_of, meter_of, name_of
 from worker.engines.optimizations import optimize
 from worker.engines.overlap import HostCopy
 from worker.engines.pipelines import (
@@ -32,11 +33,13 @@ from worker.engines.previews import Sketcher
 from worker.engines.receipts import Place, failed, make_receipt
 from worker.engines.rendezvous import Hub
 from worker.engines.schedulers import make_scheduler
+from worker.engines.shelf import fetch, modules_of, shelve
 from worker.engines.sites import build_stand_ins
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
+_FIXED = frozenset({Optimization.CUDA_GRAPHS, Optimization.TENSORRT})
 CODA_PATIENCE = 1
 """Steps of others for which a finished picture waits to be decoded together with more of them."""
 
@@ -48,11 +51,17 @@ class DiffusionEngine:
     `torch.Generator("cpu").manual_seed(seed + index)`, whoever shares its forwards.
     """
 
+    _model_bytes: int
+
     def __init__(self, spec: ModelSpec, *, device: str | None = None) -> None:
         """Raises ModelUnavailable when the weights cannot be loaded."""
-        pipe = load_pipeline(spec, pick_device(device))
+        where = pick_device(device)
+        meter = meter_of(where)
+        held = meter.held_bytes()
+        pipe = load_pipeline(spec, where)
         optimize(pipe, spec.optimizations, spec.attention)
         self._take(spec, pipe)
+        self._model_bytes = max(self._model_bytes, meter.held_bytes() - held)
 
     @classmethod
     def from_pipeline(cls, spec: ModelSpec, pipe: DiffusionPipeline, crew: Crew | None = None) -> Self:
@@ -70,7 +79,11 @@ class DiffusionEngine:
         self._place = Place.of(denoiser)
         self._crew = crew or Crew.of(denoiser.device)
         self._hub = Hub(self._crew, coda_patience=CODA_PATIENCE)
-        self._stand_ins, self._denoiser = build_stand_ins(pipe, self._hub, spec.max_batch, spec.optimizations)
+        self._memory = MemoryModel(meter_of(denoiser.device))
+        self._model_bytes = bytes_of(*modules_of(pipe))
+        self._stand_ins, self._denoiser = build_stand_ins(
+            pipe, self._hub, spec.max_batch, spec.optimizations, self._memory
+        )
         self._prototypes = build_prototypes(pipe)
         self._schedulers: dict[tuple[SchedulerName, bool], Any] = {}
         self._sketcher = Sketcher()
@@ -84,11 +97,19 @@ class DiffusionEngine:
     def curves(self) -> dict[str, Curve]:
         """Of the denoiser, by the shape of one row."""
         known = {shape: curve for shape, curve in self._denoiser.curves.items() if curve.is_known}
-        return {f"{self._place.device} {_name_of(shape)}": curve.as_json() for shape, curve in known.items()}
+        return {f"{self._place.device} {name_of(shape)}": curve.as_json() for shape, curve in known.items()}
+
+    def memory(self) -> ModelMemory:
+        return ModelMemory(name_of_device(self._denoiser.device), self._model_bytes, self._memory.peaks())
+
+    def recall(self, memory: ModelMemory) -> None:
+        self._memory.recall(memory.peaks)
 
     def learnt_caps(self) -> dict[str, int]:
-        """Rows of the denoiser's forwards, by shape, where running out of memory taught less than was configured."""
-        return {_name_of(shape): rows for shape, rows in self._denoiser.caps.learnt.items()}
+        """Rows of the denoiser's forwards, by shape, where fewer fit in memory than were configured."""
+        caps = self._denoiser.caps
+        rows = {shape: caps.of(shape) for shape in {*self._denoiser.curves, *caps.learnt}}
+        return {name_of(shape): most for shape, most in rows.items() if most < caps.ceiling}
 
     def free_slots(self) -> int:
         """An image that only waits to be decoded has left its slot."""
@@ -99,6 +120,7 @@ class DiffusionEngine:
         return sum(berth.slots for berth in self._yielding())
 
     def admit(self, jobs: Sequence[EngineJob]) -> None:
+        self._memory.refresh()
         for job in jobs:
             try:
                 self._berths[job.job_id] = self._board(job)
@@ -127,15 +149,24 @@ class DiffusionEngine:
     def is_idle(self) -> bool:
         return not self._berths and not self._refused
 
+    def park(self) -> None:
+        if _FIXED.intersection(self._spec.optimizations):
+            raise RuntimeError("what was recorded or built of its forwards holds the weights where they are")
+        shelve(modules_of(self._pipe), self._denoiser.device)
+        give_back_memory()
+
+    def unpark(self) -> None:
+        fetch(modules_of(self._pipe), self._denoiser.device)
+        self._memory.refresh()
+
     def close(self) -> None:
         for job_id in list(self._berths):
             self.evict(job_id)
         self._prototypes.clear()
         self._stand_ins.clear()
         self._crew.close()
-        del self._pipe
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        del self._pipe, self._denoiser
+        give_back_memory()
 
     def _yielding(self) -> list[Berth]:
         """Who may rest for an urgent job, the latest virtual deadline first; nobody twice."""
@@ -241,10 +272,6 @@ class DiffusionEngine:
 
     def _receipt(self, berth: Berth) -> Receipt:
         return make_receipt(self._spec, self._place, berth.input.seed, berth.meter)
-
-
-def _name_of(shape: Hashable) -> str:
-    return "x".join(map(str, shape)) if isinstance(shape, tuple) else "any"
 
 
 def _first_image(pipe: Any, arguments: dict[str, Any]) -> HostCopy:

@@ -8,7 +8,14 @@ from genmill.registry import ModelKind
 
 if TYPE_CHECKING:
     from genmill.registry import ModelSpec
-    from worker.engines.base import Engine
+    from worker.engines.base import Device, Engine
+
+
+def find_device(device: str | None = None) -> Device:
+    """Where models run here, and what there is for them. Raises RuntimeError where there is no such device."""
+    from worker.engines import devices  # noqa: PLC0415  # heavy
+
+    return devices.find_device(device)
 
 
 def load_engine(spec: ModelSpec, *, device: str | None = None) -> Engine:

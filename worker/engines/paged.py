@@ -74,6 +74,10 @@ class PagedBatch:
         self._processor.reset()
         self._drained()
 
+    def drop(self) -> None:
+        """Free the cache; the batch is not used again."""
+        self._model = self._manager = self._processor = None
+
     def _drained(self) -> list[Any]:
         outputs, waiting = [], self._manager.output_router.output_queue
         while not waiting.empty():

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
 
-from worker.engines.batches import Batch, ParkedCall, Part, Phase, Site, batches_beside_urgent, batches_of
+from worker.engines.batches import Batch, ParkedCall, Part, Phase, Site, batches_beside_urgent, batches_of, fitting
 from worker.engines.crew import Crew
 from worker.engines.curve import ServiceCurve
 from worker.engines.devices import deterministic, is_out_of_memory
@@ -272,8 +272,19 @@ class Hub:
             part.calls[0].error, part.calls[0].is_served = error, True
             return
         log.warning("forward of %d rows failed, halving it: %s", part.rows, type(error).__name__)
+        if is_out_of_memory(error):
+            self._forward_within_cap(part.calls, part.rows // 2)
+            return
         for half in Batch(part.calls).halves():
             self._forward([half])
+
+    def _forward_within_cap(self, calls: Sequence[ParkedCall], most_rows: int) -> None:
+        """One after another, as many at once as the cap allows by then: what has just been learnt need not be learnt
+        again by each half."""
+        while calls:
+            fit = fitting(calls, min(most_rows, calls[0].site.caps.of(calls[0].shape)))
+            self._forward([Batch(fit)])
+            calls = calls[len(fit) :]
 
     def _charge(self, parts: Sequence[Part], share: float) -> None:
         """Write the time of a batch to its calls, by their rows."""

@@ -12,6 +12,7 @@ from torch import nn
 from genmill.registry import Optimization
 from worker.engines.batches import Phase, Site
 from worker.engines.caps import RowCaps
+from worker.engines.memory import MemoryModel, SiteMemory
 from worker.engines.optimizations import COMPILING
 from worker.engines.overlap import SideStream
 from worker.engines.pipelines import DENOISERS
@@ -33,10 +34,14 @@ _PHASES = {("AutoencoderKL", "decode"): Phase.CODA}
 
 
 def build_stand_ins(
-    pipe: DiffusionPipeline, hub: Hub, max_images: int, optimizations: Collection[Optimization] = ()
+    pipe: DiffusionPipeline,
+    hub: Hub,
+    max_images: int,
+    optimizations: Collection[Optimization] = (),
+    memory: MemoryModel | None = None,
 ) -> tuple[dict[str, nn.Module], Site]:
     """Component name -> its double for pipeline copies: the denoiser and each component whose calls can join; and the
-    site of the denoiser."""
+    site of the denoiser. `memory` learns what their forwards take."""
     doubles, steps = {}, []
     for name, module in pipe.components.items():
         if not isinstance(module, nn.Module):
@@ -46,9 +51,13 @@ def build_stand_ins(
             intercepts = {site.method: _intercept(hub, site) for site in sites}
             doubles[name] = stand_in(module, intercepts)
             steps += [site for site in sites if site.phase is Phase.STEP]
+            for site in sites:
+                site.caps.memory = None if memory is None else SiteMemory(f"{name}.{site.method}", memory)
     if COMPILING.intersection(optimizations):
         steps[0].sizes = sizes_up_to(steps[0].caps.ceiling)
         steps[0].is_replayed = Optimization.CUDA_GRAPHS in optimizations and bool(steps[0].plan.names)
+    if steps[0].is_replayed:
+        steps[0].caps.memory = None  # a graph keeps its memory for good, and takes none when it is replayed
     return doubles, steps[0]
 
 

@@ -10,28 +10,29 @@ from itertools import count
 from typing import Any, Self
 
 import torch
-import transformers
 
 from genmill.errors import InvalidJob
 from genmill.inputs import TextInput
 from genmill.registry import ModelSpec
-from worker.engines.base import Curve, EngineJob, Event, Finished, Left, Progress, TextOutput
+from worker.engines.base import Curve, EngineJob, Event, Finished, Left, ModelMemory, Progress, TextOutput
 from worker.engines.caps import RowCaps
 from worker.engines.devices import (
     deterministic,
+    give_back_memory,
     is_out_of_memory,
     keep_freed_memory,
+    name_of_device,
     pick_device,
-    pick_dtype,
-    quiet,
-    source_arguments,
     unavailable,
 )
+from worker.engines.language import eos_tokens, load_language_model
+from worker.engines.memory import bytes_of, meter_of
 from worker.engines.meter import Meter, Share, Stopwatch
 from worker.engines.paged import PagedBatch
 from worker.engines.receipts import Place, failed, make_receipt
 from worker.engines.sampling import Chance, Dice
 from worker.engines.scribe import Scribe
+from worker.engines.shelf import fetch, shelve
 
 LONGEST_CONTEXT = 8_192
 """Tokens per sequence that the cache is planned for, where the model would read more."""
@@ -56,12 +57,18 @@ class _Seat:
 class TextEngine:
     """A causal language model. A job's text depends on its input and seed, not on who else is on board."""
 
+    _model_bytes: int
+
     def __init__(self, spec: ModelSpec, *, device: str | None = None) -> None:
         """Raises ModelUnavailable when the weights cannot be loaded, or their cache has no room."""
+        where = pick_device(device)
+        meter = meter_of(where)
+        held = meter.held_bytes()
         try:
-            self._take(spec, *_load(spec, pick_device(device)))
+            self._take(spec, *load_language_model(spec, where))
         except (OSError, ValueError, RuntimeError, ImportError) as error:
             raise unavailable(spec, error) from error
+        self._model_bytes = max(self._model_bytes, meter.held_bytes() - held)
 
     @classmethod
     def from_model(cls, spec: ModelSpec, model: Any, tokenizer: Any) -> Self:
@@ -74,8 +81,10 @@ class TextEngine:
         keep_freed_memory(model.device)
         self._spec, self._model, self._tokenizer, self._place = spec, model, tokenizer, Place.of(model)
         self._context = min(model.config.max_position_embeddings, LONGEST_CONTEXT)
-        self._eos = _eos_tokens(model, tokenizer)
-        self._batch = PagedBatch(model, max_requests=spec.max_batch, context=self._context)
+        self._eos = eos_tokens(model, tokenizer)
+        self._device = model.device
+        self._model_bytes = bytes_of(model)
+        self._batch = self._open_batch()
         self._caps = RowCaps(spec.max_batch)
         self._seats: dict[str, _Seat] = {}
         self._entered: dict[str, _Seat] = {}  # by request id: those in the batch
@@ -83,6 +92,9 @@ class TextEngine:
         self._suspects: deque[_Seat] = deque()
         self._numbers = count()
         self._refused: list[Event] = []
+
+    def _open_batch(self) -> PagedBatch:
+        return PagedBatch(self._model, max_requests=self._spec.max_batch, context=self._context)
 
     def free_slots(self) -> int:
         return max(0, self._caps.of(None) - len(self._seats))
@@ -127,13 +139,29 @@ class TextEngine:
         """None yet: a step's time depends on what is cached as much as on its rows."""
         return {}
 
+    def memory(self) -> ModelMemory:
+        """Of the weights and the cache. What a step takes depends on its tokens, which have a bound of their own."""
+        return ModelMemory(name_of_device(self._device), self._model_bytes)
+
+    def recall(self, memory: ModelMemory) -> None:
+        """It has nothing to learn from another."""
+
+    def park(self) -> None:
+        """The cache is dropped: nobody is on board."""
+        self._batch.drop()
+        shelve([self._model], self._device)
+        give_back_memory()
+
+    def unpark(self) -> None:
+        fetch([self._model], self._device)
+        self._batch = self._open_batch()
+
     def close(self) -> None:
-        self._batch.reset()
         self._seats.clear()
         self._entered.clear()
-        del self._batch, self._model
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        self._batch.drop()
+        del self._model
+        give_back_memory()
 
     def _seat(self, job: EngineJob) -> _Seat:
         if not isinstance(job.input, TextInput):
@@ -277,19 +305,3 @@ def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
     """The text up to the first stop string, and whether there was one."""
     places = [place for stop in stops if (place := text.find(stop)) >= 0]
     return (text[: min(places)], True) if places else (text, False)
-
-
-def _eos_tokens(model: Any, tokenizer: Any) -> list[int]:
-    own = getattr(model.generation_config, "eos_token_id", None)
-    own = tokenizer.eos_token_id if own is None else own
-    return [] if own is None else [own] if isinstance(own, int) else list(own)
-
-
-def _load(spec: ModelSpec, device: torch.device) -> tuple[Any, Any]:
-    quiet()
-    place = source_arguments(spec)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(spec.source, **place)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        spec.source, dtype=pick_dtype(spec, device), attn_implementation="sdpa", **place
-    )
-    return model.to(device).eval(), tokenizer

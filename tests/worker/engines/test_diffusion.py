@@ -81,7 +81,7 @@ def test_out_of_memory_above_a_size_fails_nobody(pipe: Any) -> None:
     events = together(engine, jobs)
     hook.remove()
     assert worst_difference(pipe, jobs, events) < 1e-4
-    assert [size for size in sizes if size > 10] == [32, 16, 16]  # only in the first turn, before the cap was learnt
+    assert [size for size in sizes if size > 10] == [32, 16]  # only in the first turn, before the cap was learnt
 
 
 def test_receipts_tell_who_shared_and_add_up(pipe: Any) -> None:

@@ -1,0 +1,61 @@
+"""What a worker tells the fleet now and then: how long forwards take, what models take of memory, their switches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from genmill.store import Store
+from worker.engines.base import Curve, write_memory
+from worker.residency import Residents
+
+EVERY_S = 10.0
+
+
+class Reports:
+    """Only what has changed since it was told."""
+
+    def __init__(self, store: Store, residents: Residents) -> None:
+        self._store, self._residents = store, residents
+        self._due_s = 0.0
+        self._curves: dict[str, Curve] = {}
+        self._memories: dict[tuple[str, str], str] = {}
+        self._switches: Mapping[str, tuple[int, float]] = residents.switches.as_published()
+
+    def publish(self) -> None:
+        """Where it is time for it. Raises RedisError; what was not told is told the next time."""
+        if time.monotonic() < self._due_s:
+            return
+        self._due_s = time.monotonic() + EVERY_S
+        self._publish_curves()
+        self._publish_memory()
+        self._publish_switches()
+
+    def _publish_curves(self) -> None:
+        curves = {
+            f"{station.batch_key} {name}": curve
+            for station in self._residents.stations()
+            for name, curve in station.curves().items()
+        }
+        if curves and curves != self._curves:
+            self._store.publish_curves(curves)
+            self._curves = curves
+
+    def _publish_memory(self) -> None:
+        for station in self._residents.stations():
+            memory = station.memory()
+            name, text = (station.batch_key, memory.device), write_memory(memory)
+            if self._memories.get(name) != text:
+                self._store.memory.note(memory.device, {station.batch_key: text})
+                self._memories[name] = text
+
+    def _publish_switches(self) -> None:
+        made: dict[str, Any] = self._residents.switches.as_published()
+        if made == self._switches:
+            return
+        before = self._switches
+        self._store.memory.count_switches(
+            {cause: (count - before[cause][0], took_s - before[cause][1]) for cause, (count, took_s) in made.items()}
+        )
+        self._switches = made
