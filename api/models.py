@@ -18,24 +18,28 @@ blueprint = Blueprint("models", __name__)
 @blueprint.get("/v1/models")
 def list_models() -> Response:
     authenticate()
-    curves = services().store.curves()
-    views = [model_view(spec, curves) for spec in services().registry.models]
+    store = services().store
+    curves, batching = store.curves(), store.batching()
+    views = [model_view(spec, curves, batching) for spec in services().registry.models]
     return jsonify(object="list", data=views, results=views, has_more=False)
 
 
 @blueprint.get("/v1/models/<name>")
 def read_model(name: str) -> Response:
     authenticate()
+    store = services().store
     try:
-        return jsonify(model_view(services().registry.get(name), services().store.curves()))
+        return jsonify(model_view(services().registry.get(name), store.curves(), store.batching()))
     except UnknownModel as err:
         raise NotFound(err.detail, faults=err.faults) from None
 
 
-def model_view(spec: ModelSpec, curves: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the source: where weights lie is the operator's business. `curves` are all that the fleet knows."""
+def model_view(spec: ModelSpec, curves: Mapping[str, Any], batching: Mapping[str, str]) -> dict[str, Any]:
+    """Without the source: where weights lie is the operator's business. `curves` and `batching` are all that the fleet
+    knows."""
     schema = spec.input_class.model_json_schema()
-    schema["properties"].pop("kind", None)
+    hidden = {"kind"} if spec.limits.max_frames > 1 else {"kind", "num_frames", "fps"}
+    schema["properties"] = {name: field for name, field in schema["properties"].items() if name not in hidden}
     for name, default in spec.defaults.items():
         schema["properties"][name]["default"] = default
     return {
@@ -50,6 +54,7 @@ def model_view(spec: ModelSpec, curves: Mapping[str, Any]) -> dict[str, Any]:
         "defaults": dict(spec.defaults),
         "limits": spec.limits.model_dump(),
         "input_schema": schema,
+        "batching": batching.get(spec.batch_key),
         "curves": [
             _curve(name, curve) for name, curve in sorted(curves.items()) if name.startswith(spec.batch_key + " ")
         ],

@@ -6,6 +6,7 @@ from typing import Any
 
 from genmill.events import EventKind
 from genmill.jobs import JobState
+from genmill.registry import Batching
 
 _TEXT = {"type": "string"}
 _MAYBE_TEXT = {"type": ["string", "null"]}
@@ -54,8 +55,16 @@ _PROBLEM_EXAMPLE = {
 }
 
 _OUTPUT = _object(
-    {"url": _TEXT, "content_type": _TEXT, "width": _WHOLE, "height": _WHOLE, "bytes": _WHOLE},
-    optional=("content_type", "width", "height", "bytes"),
+    {
+        "url": _TEXT,
+        "content_type": _TEXT,
+        "width": _WHOLE,
+        "height": _WHOLE,
+        "bytes": _WHOLE,
+        "frames": {**_WHOLE, "description": "Of a video, an animated WebP."},
+        "fps": _WHOLE,
+    },
+    optional=("content_type", "width", "height", "bytes", "frames", "fps"),
 )
 _LOGPROB = _object(
     {
@@ -139,6 +148,11 @@ _MODEL = {
     "defaults": _FREE,
     "limits": _FREE,
     "input_schema": _FREE,
+    "batching": {
+        "enum": [*(mode.value for mode in Batching), None],
+        "description": "How its jobs share forwards: joining at any `step`, in `static` batches of equal parameters, "
+        "or, texts, in `continuous` ones. Null until a worker has loaded the model.",
+    },
     "curves": {
         "type": "array",
         "description": "What a forward takes on the fleet's devices, as the workers measure it.",

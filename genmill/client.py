@@ -63,7 +63,8 @@ class JobHandle:
 
     @property
     def outputs(self) -> list[dict[str, Any]]:
-        """Images: url, content_type, width, height, bytes. Links expire; `refresh` renews them."""
+        """Images: url, content_type, width, height, bytes; of videos frames and fps, too. Links expire; `refresh`
+        renews them."""
         return list(self.data["outputs"])
 
     @property
@@ -113,7 +114,7 @@ class JobHandle:
         folder.mkdir(parents=True, exist_ok=True)
         paths = []
         for number, (output, body) in enumerate(zip(self.outputs, self.download(), strict=True)):
-            suffix = mimetypes.guess_extension(output.get("content_type", "")) or ".bin"
+            suffix = mimetypes.guess_extension(output.get("content_type", ""), strict=False) or ".bin"
             paths.append(folder / f"{self.id}-{number}{suffix}")
             paths[-1].write_bytes(body)
         return paths

@@ -18,6 +18,10 @@ MAX_SEED = 2**53 - 1
 PromptText = Annotated[str, StringConstraints(min_length=1)]
 
 
+USUAL_FPS = 16
+"""Frames a second of a video whose job and model say nothing else."""
+
+
 def draw_seed() -> int:
     """A fresh seed for a job that gives none; recorded with the job, so that a retry repeats it."""
     return secrets.randbelow(2**32)
@@ -41,7 +45,8 @@ class _Input(BaseModel):
 
 
 class ImageInput(_Input):
-    """Text to image; with `init_image` image to image. Sizes in pixels, `strength` in (0, 1]."""
+    """Text to image; with `init_image` image to image; with several `num_frames` text to video, shown at `fps` frames
+    a second. Sizes in pixels, `strength` in (0, 1]."""
 
     kind: Literal["image"] = "image"
     prompt: PromptText
@@ -53,12 +58,14 @@ class ImageInput(_Input):
     scheduler: SchedulerName = SchedulerName.DEFAULT
     seed: int = Field(default_factory=draw_seed, ge=0, le=MAX_SEED)
     num_images: int = 1
+    num_frames: int = 1
+    fps: int | None = None
     init_image: str | None = None
     strength: float = Field(default=0.8, gt=0, le=1)
 
     @property
     def rows(self) -> int:
-        """Slots that the job takes: one for each image."""
+        """Slots that the job takes: one for each image or video."""
         return self.num_images
 
 

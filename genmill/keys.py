@@ -30,7 +30,7 @@ GENERATE = "worker.tasks.generate"
 DELIVER = "worker.tasks.deliver"
 
 CURVES_TTL_S = 7 * 24 * 3600
-"""How long the fleet remembers a service curve that nobody measures any more."""
+"""How long the fleet remembers a service curve that nobody measures any more, and how a model batched."""
 
 MEMORY_TTL_S = 30 * 24 * 3600
 """How long the fleet remembers what a model takes of memory, and the switches between models."""
@@ -98,6 +98,7 @@ PREFIXES = {
     "curves": "gm:curves",
     "memory": "gm:memory",
     "switches": "gm:switches",
+    "batching": "gm:batching",
     "lim": "gm:lim",
     "limnow": "gm:lim:now",
     "limset": "gm:lim:set",

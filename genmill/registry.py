@@ -6,13 +6,14 @@ import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from genmill.errors import FieldFault, InvalidRequest, SettingsInvalid, UnknownModel
-from genmill.inputs import ImageInput, JobInput, TextInput
+from genmill.inputs import USUAL_FPS, ImageInput, JobInput, TextInput
 
 BUILTIN_MODELS = Path(__file__).parent / "models" / "models.toml"
 
@@ -38,8 +39,18 @@ class Optimization(StrEnum):
     TENSORRT = "tensorrt"
 
 
+class Batching(StrEnum):
+    """How a loaded model's jobs share its forwards; what decides it is told in docs/operating.md."""
+
+    STEP = "step"
+    STATIC = "static"
+    CONTINUOUS = "continuous"
+
+
 class Limits(BaseModel):
-    """What a job may ask of the model. Sizes in pixels, lengths in characters, tokens where named so."""
+    """What a job may ask of the model. Sizes in pixels, lengths in characters, tokens where named so.
+
+    A model makes videos when `max_frames` is above 1; their frames are 1 and a multiple of `frame_factor`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,18 +60,28 @@ class Limits(BaseModel):
     max_steps: int = Field(default=100, ge=1)
     max_guidance: float = Field(default=30.0, ge=0)
     max_images: int = Field(default=4, ge=1)
+    max_frames: int = Field(default=1, ge=1)
+    frame_factor: int = Field(default=1, ge=1)
+    max_fps: int = Field(default=60, ge=1, le=1000)
     max_prompt_chars: int = Field(default=2_000, ge=1)
     max_tokens: int = Field(default=256, ge=1)
     max_stop: int = Field(default=4, ge=0)
     max_top_logprobs: int = Field(default=20, ge=0, le=20)
 
 
+OF_JOBS = frozenset(
+    {"prompt", "negative_prompt", "width", "height", "num_frames", "frame_rate", "fps", "num_inference_steps",
+     "guidance_scale", "generator", "output_type", "image", "strength"}
+)  # fmt: skip
+"""Arguments of a pipeline call that come from the job, so that a model's entry cannot set them."""
+
+
 class ModelSpec(BaseModel):
     """One entry of models.toml. `source` is a folder (relative to the file) or a hub id.
 
     `max_batch` is the most rows that may be on board at once; `cost_*` estimate GPU-milliseconds and only have to be
-    right relative to each other until the engine has measured. `attention`: a backend of diffusers, by its name.
-    `warmup` are sizes of images that run once when the model is loaded.
+    right relative to each other until the engine has measured. `attention`: a backend of diffusers, by its name;
+    `arguments` go along with each call of the pipeline. `warmup` are sizes of images that run once when it is loaded.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -78,6 +99,7 @@ class ModelSpec(BaseModel):
     cost_per_step_ms: float = Field(default=10.0, gt=0)
     optimizations: tuple[Optimization, ...] = ()
     attention: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_]{1,32}$")
+    arguments: Mapping[str, bool | int | float | str] = Field(default_factory=dict)
     warmup: tuple[ImageSize, ...] = ()
 
     @model_validator(mode="after")
@@ -89,6 +111,13 @@ class ModelSpec(BaseModel):
         if faults:
             raise ValueError(f"warmup: {summary(tuple(faults))}")
         return self
+
+    @field_validator("arguments")
+    @classmethod
+    def _not_of_jobs(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        if taken := sorted(OF_JOBS.intersection(arguments)):
+            raise ValueError(f"these come from the job: {', '.join(taken)}")
+        return arguments
 
     @property
     def batch_key(self) -> str:
@@ -106,6 +135,8 @@ class ModelSpec(BaseModel):
         filled = {**self.defaults, **raw, "kind": self.kind.value}
         if "messages" in raw and "prompt" not in raw:
             filled.pop("prompt", None)
+        if self.kind is ModelKind.IMAGE and filled.get("num_frames", 1) != 1 and filled.get("fps") is None:
+            filled["fps"] = USUAL_FPS
         try:
             parsed = self.input_class.model_validate(filled)
         except ValidationError as err:
@@ -118,14 +149,18 @@ class ModelSpec(BaseModel):
         """Estimated GPU-milliseconds, charged at claim and corrected at settle."""
         if isinstance(job_input, TextInput):
             return self.cost_per_step_ms * job_input.max_tokens
-        base = float(self.defaults.get("width", 64)) * float(self.defaults.get("height", 64))
-        scale = job_input.width * job_input.height / base
+        base = prod(float(self.defaults.get(name, usual)) for name, usual in _USUAL_SIZE.items())
+        scale = job_input.width * job_input.height * job_input.num_frames / base
         return self.cost_per_step_ms * job_input.steps * job_input.num_images * scale
 
     def _limit_faults(self, job_input: JobInput) -> list[FieldFault]:
         if isinstance(job_input, ImageInput):
             return _image_faults(job_input, self.limits)
         return _text_faults(job_input, self.limits)
+
+
+_USUAL_SIZE = {"width": 64, "height": 64, "num_frames": 1}
+"""What `cost_per_step_ms` is for, where a model's defaults say nothing else."""
 
 
 def _range_fault(name: str, value: float, low: float, high: float) -> list[FieldFault]:
@@ -165,9 +200,24 @@ def _image_faults(image: ImageInput, limits: Limits) -> list[FieldFault]:
     faults += _range_fault("steps", image.steps, 1, limits.max_steps)
     faults += _range_fault("guidance", image.guidance, 0, limits.max_guidance)
     faults += _range_fault("num_images", image.num_images, 1, limits.max_images)
+    faults += _video_faults(image, limits)
     if image.init_image is not None and int(image.steps * image.strength) < 1:
         detail = f"strength {image.strength} of {image.steps} steps leaves no step to run"
         faults.append(FieldFault("/input/strength", detail, f">= 1/{image.steps}", f"{image.strength}"))
+    return faults
+
+
+def _video_faults(image: ImageInput, limits: Limits) -> list[FieldFault]:
+    faults = _range_fault("num_frames", image.num_frames, 1, limits.max_frames)
+    if image.fps is not None:
+        faults += _range_fault("fps", image.fps, 1, limits.max_fps)
+    if (image.num_frames - 1) % limits.frame_factor:
+        detail = f"num_frames must be 1 and a multiple of {limits.frame_factor}, got {image.num_frames}"
+        limit = f"1 + multiple of {limits.frame_factor}"
+        faults.append(FieldFault("/input/num_frames", detail, limit, f"{image.num_frames}"))
+    if limits.max_frames == 1 and image.fps is not None:
+        detail = f"fps is for videos, the model makes single images, got {image.fps}"
+        faults.append(FieldFault("/input/fps", detail, "no videos", f"{image.fps}"))
     return faults
 
 

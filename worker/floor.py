@@ -111,7 +111,7 @@ class Floor:
             self._record(station.step())
 
     def uploads_pending(self) -> int:
-        """Finished jobs whose outputs are not stored yet."""
+        """Pictures, and frames of videos, of finished jobs that are not stored yet."""
         return self._ends.uploads.pending()
 
     def has_batch(self) -> bool:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from genmill.registry import Batching
 from genmill.store import Store
 from worker.engines.base import Curve, write_memory
 from worker.residency import Residents
@@ -20,17 +21,27 @@ class Reports:
         self._store, self._residents = store, residents
         self._due_s = 0.0
         self._curves: dict[str, Curve] = {}
+        self._batching: dict[str, Batching] = {}
         self._memories: dict[tuple[str, str], str] = {}
         self._switches: Mapping[str, tuple[int, float]] = residents.switches.as_published()
 
     def publish(self) -> None:
         """Where it is time for it. Raises RedisError; what was not told is told the next time."""
-        if time.monotonic() < self._due_s:
+        is_due = time.monotonic() >= self._due_s
+        self._publish_batching(is_due=is_due)
+        if not is_due:
             return
         self._due_s = time.monotonic() + EVERY_S
         self._publish_curves()
         self._publish_memory()
         self._publish_switches()
+
+    def _publish_batching(self, *, is_due: bool) -> None:
+        """At once for a model that is new here, and now and then, because the fleet forgets it."""
+        batching = {station.batch_key: station.batching for station in self._residents.stations()}
+        if batching and (is_due or batching != self._batching):
+            self._store.publish_batching(batching)
+            self._batching = batching
 
     def _publish_curves(self) -> None:
         curves = {

@@ -13,7 +13,7 @@ from genmill.errors import GenmillError, InputUnavailable, InvalidJob, StorageUn
 from genmill.images import stored_image
 from genmill.inputs import ImageInput
 from genmill.jobs import Claim
-from genmill.registry import ModelSpec
+from genmill.registry import Batching, ModelSpec
 from genmill.storage import Storage
 from worker.engines.base import Curve, Engine, EngineJob, Event, Failed, Left, ModelMemory, Postponed, StationEvent
 
@@ -119,6 +119,10 @@ class ModelStation:
     def is_stepping(self) -> bool:
         """The engine has somebody on board; while inputs load there is only waiting."""
         return not self._engine.is_idle()
+
+    @property
+    def batching(self) -> Batching:
+        return self._engine.batching
 
     def curves(self) -> Mapping[str, Curve]:
         """By device and shape, joined by a blank."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import queue
 import threading
@@ -14,7 +13,8 @@ from genmill.errors import JobFailure, StorageUnavailable
 from genmill.jobs import Claim
 from genmill.storage import Storage
 from genmill.store import Outcome, Settlement
-from worker.engines.base import Finished, Receipt, TextOutput
+from worker.encoding import encoded
+from worker.engines.base import Finished, Receipt, TextOutput, Video
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,13 +23,6 @@ log = logging.getLogger("genmill.worker")
 
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 10.0
-
-
-def encode_png(image: Image) -> bytes:
-    """PNG: lossless, so that a result can be compared with a run alone, byte for byte."""
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG", compress_level=3)
-    return buffer.getvalue()
 
 
 class Uploader:
@@ -42,14 +35,15 @@ class Uploader:
         self._closing = threading.Event()
         self._is_away = False
         self._lock = threading.Lock()
-        self._pending: dict[tuple[str, int], Future[None]] = {}
+        self._pending: dict[tuple[str, int], tuple[Future[None], int]] = {}
 
     def start(self, claim: Claim, finished: Finished) -> None:
         if not finished.images:  # nothing to store
             self._done.put(self._settlement(claim, finished))
             return
         with self._lock:
-            self._pending[claim.job_id, claim.fence] = self._pool.submit(self._store_outputs, claim, finished)
+            future = self._pool.submit(self._store_outputs, claim, finished)
+            self._pending[claim.job_id, claim.fence] = future, sum(map(frames_of, finished.images))
 
     def take_done(self) -> list[Settlement]:
         done = []
@@ -67,14 +61,15 @@ class Uploader:
             return (claim.job_id, claim.fence) in self._pending
 
     def pending(self) -> int:
+        """Pictures, and frames of videos, that wait in memory to be stored."""
         with self._lock:
-            return len(self._pending)
+            return sum(frames for _, frames in self._pending.values())
 
     def finish(self) -> None:
         """Store what can be stored at once; what the storage does not take is given back by the worker."""
         self._closing.set()
         with self._lock:
-            pending = list(self._pending.values())
+            pending = [future for future, _ in self._pending.values()]
         wait(pending)
 
     def close(self) -> None:
@@ -113,13 +108,13 @@ class Uploader:
             return Settlement(claim.job_id, claim.fence, Outcome.FAILED, error=failure)
         return Settlement(claim.job_id, claim.fence, Outcome.FINISHED, result, gpu_ms=finished.receipt.gpu_ms)
 
-    def _put(self, claim: Claim, number: int, image: Image) -> dict[str, Any]:
-        body = encode_png(image)
-        key = f"{claim.job_id}/{claim.fence}/{number}.png"
+    def _put(self, claim: Claim, number: int, output: Image | Video) -> dict[str, Any]:
+        body, content_type, suffix, facts = encoded(output)
+        key = f"{claim.job_id}/{claim.fence}/{number}{suffix}"
         wait_s = FIRST_RETRY_S
         while True:
             try:
-                self._storage.put(key, body, "image/png")
+                self._storage.put(key, body, content_type)
                 self._is_away = False
                 break
             except StorageUnavailable as err:
@@ -128,8 +123,11 @@ class Uploader:
                 if self._closing.wait(wait_s):
                     raise
                 wait_s = min(wait_s * 2, LONGEST_RETRY_S)
-        size = {"width": image.width, "height": image.height, "bytes": len(body)}
-        return {"key": key, "content_type": "image/png", **size}
+        return {"key": key, "content_type": content_type, **facts, "bytes": len(body)}
+
+
+def frames_of(output: Image | Video) -> int:
+    return len(output.frames) if isinstance(output, Video) else 1
 
 
 def result_of(finished: Finished, outputs: list[dict[str, Any]]) -> Mapping[str, Any]:

@@ -53,4 +53,5 @@ def _limits(model: dict[str, Any]) -> str:
     limits = model["limits"]
     if model["kind"] == "text":
         return f"{limits['max_tokens']} tokens"
-    return f"{limits['min_size']}-{limits['max_size']} px, {limits['max_steps']} steps, {limits['max_images']} images"
+    shown = f"{limits['min_size']}-{limits['max_size']} px, {limits['max_steps']} steps, {limits['max_images']} images"
+    return f"{shown}, {limits['max_frames']} frames" if limits.get("max_frames", 1) > 1 else shown

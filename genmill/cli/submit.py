@@ -22,7 +22,7 @@ from genmill.inputs import SchedulerName
 from genmill.jobs import JobState
 from genmill.keys import JobClass
 
-FIELDS = {"negative": "negative_prompt", "images": "num_images", "init": "init_image"}
+FIELDS = {"negative": "negative_prompt", "images": "num_images", "frames": "num_frames", "init": "init_image"}
 """Options whose names differ from the input's fields."""
 
 
@@ -52,6 +52,8 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in click
 @click.option("--scheduler", type=click.Choice([name.value for name in SchedulerName]), help="The sampler.")
 @click.option("--seed", type=int, help="Same seed, same result. Drawn and recorded when not given.")
 @click.option("--images", type=int, help="How many images.")
+@click.option("--frames", type=int, help="For video models: frames of each video.")
+@click.option("--fps", type=int, help="For video models: frames a second.")
 @click.option("--init", help="Image to start from: a file, a URL or a data URI.")
 @click.option("--strength", type=float, help="How far to leave the init image, above 0 to 1.")
 @click.option("--max-tokens", type=int, help="For texts: the most tokens to write.")
@@ -122,23 +124,27 @@ def build_input(prompt: str, fields: Mapping[str, Any], more: Mapping[str, Any])
 
 
 def write_outputs(job: JobHandle, output: Path) -> list[Path]:
-    """The text, or the image, at `output`; several images beside it, numbered."""
+    """The text, the image or the video at `output`; several images beside it, numbered."""
     output.parent.mkdir(parents=True, exist_ok=True)
     if job.text is not None:
         output.write_text(job.text, encoding="utf-8")
         return [output]
     bodies = job.download()
     names = [output] if len(bodies) == 1 else [output.with_stem(f"{output.stem}-{n}") for n in range(len(bodies))]
-    for path, body in zip(names, bodies, strict=True):
-        path.write_bytes(in_format_of(path, body))
+    for path, body, shown in zip(names, bodies, job.outputs, strict=True):
+        path.write_bytes(in_format_of(path, body, shown.get("content_type")))
     return names
 
 
-def in_format_of(path: Path, body: bytes) -> bytes:
-    """The PNG `body` in the image format that the name's suffix asks for; as it is for any other suffix."""
+def in_format_of(path: Path, body: bytes, content_type: str | None) -> bytes:
+    """An image or a video in the format that the name's suffix asks for; as it is for any other suffix. Raises
+    click.BadParameter for a video where that format holds none."""
     wanted = Image.registered_extensions().get(path.suffix.lower())
-    if wanted is None or wanted == "PNG" or wanted not in Image.SAVE:
+    if wanted is None or wanted not in Image.SAVE or Image.MIME.get(wanted) == content_type:
         return body
-    buffer = io.BytesIO()
-    Image.open(io.BytesIO(body)).save(buffer, wanted)
+    image, buffer = Image.open(io.BytesIO(body)), io.BytesIO()
+    is_video = getattr(image, "n_frames", 1) > 1
+    if is_video and wanted not in Image.SAVE_ALL:
+        raise click.BadParameter(f"{wanted} holds no video: name it .webp or .gif", param_hint="--output")
+    image.save(buffer, wanted, save_all=is_video)
     return buffer.getvalue()

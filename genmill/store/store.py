@@ -184,9 +184,19 @@ class Store:
 
     def curves(self) -> dict[str, Any]:
         """What the workers have published."""
-        return {
-            name.decode(): json.loads(one) for name, one in self._commands.hgetall(keys.PREFIXES["curves"]).items()
-        }
+        found = self._commands.hgetall(keys.PREFIXES["curves"])
+        return {name.decode(): json.loads(one) for name, one in found.items()}
+
+    def publish_batching(self, modes: Mapping[str, str]) -> None:
+        """How loaded models share forwards (`Batching`), by batch key; only what has loaded a model can tell."""
+        with self.redis.pipeline() as pipe:
+            pipe.hset(keys.PREFIXES["batching"], mapping={key: str(mode) for key, mode in modes.items()})
+            pipe.expire(keys.PREFIXES["batching"], keys.CURVES_TTL_S)
+            pipe.execute()
+
+    def batching(self) -> dict[str, str]:
+        """What the workers have published."""
+        return {key.decode(): mode.decode() for key, mode in self._commands.hgetall(keys.PREFIXES["batching"]).items()}
 
     def lead(self, name: str, ttl_s: float) -> int | None:
         """Take or keep the scheduler's leadership. Returns the epoch, or None while another leads."""

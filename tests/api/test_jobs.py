@@ -12,7 +12,7 @@ from redis import Redis
 
 from api import waiting
 from genmill.jobs import JobState
-from genmill.registry import load_registry
+from genmill.registry import Batching, load_registry
 from genmill.settings import Settings
 from genmill.store import Outcome, Settlement, Store, Want
 from tests.api.conftest import IMAGE_JOB, TEXT_JOB, Caller, finish_one
@@ -196,7 +196,33 @@ def test_models_tell_their_input(alice: Caller) -> None:
     assert shapes["input_schema"]["properties"]["width"]["default"] == 64
     assert shapes["limits"]["max_steps"] == 100
     assert "source" not in shapes
+    assert "num_frames" not in shapes["input_schema"]["properties"]
     assert alice("GET", "/v1/models/shapes-64").json == shapes
+
+
+def test_models_tell_how_they_batch_once_a_worker_has_loaded_them(alice: Caller, store: Store) -> None:
+    def told() -> list[str | None]:
+        return [model["batching"] for model in alice("GET", "/v1/models").json["data"]]
+
+    assert told() == [None, None]
+    store.publish_batching({"shapes@1/auto": Batching.STEP})
+    store.publish_batching({"captions@1/auto": Batching.CONTINUOUS})
+    assert told() == ["step", "continuous"]
+    assert alice("GET", "/v1/models/shapes").json["batching"] == "step"
+
+
+@pytest.mark.parametrize(("field", "value"), [("num_frames", 9), ("fps", 24)])
+def test_a_model_of_single_images_makes_no_video(alice: Caller, field: str, value: int) -> None:
+    answer = alice("POST", "/v1/jobs", json={"model": "shapes", "input": {"prompt": "x", field: value}})
+    assert answer.status_code == 422
+    assert f"/input/{field}" in [fault["pointer"] for fault in answer.json["errors"]]
+
+
+def test_the_input_of_a_job_can_be_sent_again_as_it_is_shown(alice: Caller) -> None:
+    shown = alice("POST", "/v1/jobs", json=IMAGE_JOB).json["input"]
+    del shown["kind"]
+    again = alice("POST", "/v1/jobs", json={"model": "shapes", "input": shown})
+    assert again.status_code == 202
 
 
 def test_status_counts(alice: Caller, store: Store) -> None:

@@ -19,7 +19,7 @@ from PIL import Image
 from genmill.errors import GenerationFailed
 from genmill.inputs import ImageInput
 from genmill.keys import CALLBACKS
-from genmill.registry import ModelSpec
+from genmill.registry import Batching, ModelSpec
 from genmill.store import Settlement, Store
 from genmill.store.messages import Claimed
 from worker import floor
@@ -60,6 +60,8 @@ ORDERS = Orders.read()
 
 class ChaosEngine:
     """Pictures of one pixel; a step takes 10 ms, or as ordered, whoever is on board."""
+
+    batching = Batching.STEP
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec

@@ -25,6 +25,8 @@ from genmill.jobs import JobState
 from genmill.settings import Settings
 from genmill.up.folder import DataFolder
 from tests.fleet import free_port
+from worker.encoding import encoded
+from worker.engines.base import Video
 
 JOB_ID = "01jq"
 PROMPT = "a red circle on a blue background"
@@ -131,6 +133,23 @@ def test_the_suffix_tells_the_image_format(api: Api, run: Run, tmp_path: Path, n
     assert run("submit", "shapes", PROMPT, "-o", str(tmp_path / name))[0] == 0
     with Image.open(tmp_path / name) as image:
         assert (image.format, image.size) == (form, (8, 8))
+
+
+@pytest.mark.parametrize(("name", "form"), [("v.webp", "WEBP"), ("v.gif", "GIF")])
+def test_a_video_keeps_its_frames_and_their_time(api: Api, run: Run, tmp_path: Path, name: str, form: str) -> None:
+    frames = tuple(Image.new("RGB", (8, 8), colour) for colour in ("red", "lime", "blue"))
+    body = encoded(Video(frames, fps=10)).body
+    shown = [{"url": "http://api.test/0.webp", "content_type": "image/webp", "frames": 3, "fps": 10}]
+    api.answers = {("POST", "/v1/jobs"): view(outputs=shown), ("GET", "/0.webp"): body}
+
+    assert run("submit", "film", PROMPT, "--frames", "3", "--fps", "10", "-o", str(tmp_path / name))[0] == 0
+    assert api.sent[0][2]["input"] == {"prompt": PROMPT, "num_frames": 3, "fps": 10}
+    with Image.open(tmp_path / name) as video:
+        assert (video.format, video.n_frames) == (form, 3)
+        video.load()
+        assert video.info["duration"] == 100
+    assert run("submit", "film", PROMPT, "-o", str(tmp_path / "v.jpg"))[0] == Exit.USAGE
+    assert not (tmp_path / "v.jpg").exists()
 
 
 def test_several_images_are_numbered(api: Api, run: Run, tmp_path: Path) -> None:

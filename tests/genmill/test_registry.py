@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from genmill.errors import InvalidRequest, SettingsInvalid, UnknownModel
 from genmill.inputs import ImageInput, TextInput
-from genmill.registry import Registry, load_registry
+from genmill.registry import Limits, ModelSpec, Registry, load_registry
 
 REGISTRY = load_registry()
 
@@ -94,3 +94,50 @@ def test_names_used_twice_are_refused() -> None:
     entry = {"name": "a", "kind": "image", "source": "x"}
     with pytest.raises(ValueError, match="used twice: a"):
         Registry.model_validate({"models": [entry, {**entry, "name": "b", "aliases": ["a"]}]})
+
+
+FILM = ModelSpec(
+    name="film", kind="image", source="x", defaults={"num_frames": 9, "width": 64, "height": 64},
+    limits=Limits(max_frames=33, frame_factor=8, max_fps=30), cost_per_step_ms=10.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("raw", "pointer", "limit", "value"),
+    [
+        ({"num_frames": 41}, "/input/num_frames", "1..33", "41"),
+        ({"num_frames": 0}, "/input/num_frames", "1..33", "0"),
+        ({"num_frames": 10}, "/input/num_frames", "1 + multiple of 8", "10"),
+        ({"fps": 31}, "/input/fps", "1..30", "31"),
+        ({"fps": 0}, "/input/fps", "1..30", "0"),
+    ],
+)
+def test_a_wrong_video_is_told_what_fits(raw: dict[str, Any], pointer: str, limit: str, value: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        FILM.parse_input({"prompt": "x", **raw})
+    assert (pointer, limit, value) in [(fault.pointer, fault.limit, fault.value) for fault in caught.value.faults]
+
+
+def test_a_video_has_a_speed_and_costs_by_its_frames() -> None:
+    usual, long = FILM.parse_input({"prompt": "x"}), FILM.parse_input({"prompt": "x", "num_frames": 33, "fps": 24})
+    assert isinstance(usual, ImageInput)
+    assert isinstance(long, ImageInput)
+    assert (usual.num_frames, usual.fps, long.fps) == (9, 16, 24)
+    assert FILM.cost_ms(usual) == 10.0 * usual.steps
+    assert FILM.cost_ms(long) == pytest.approx(33 / 9 * FILM.cost_ms(usual))
+
+
+def test_a_single_frame_has_no_speed() -> None:
+    image = FILM.parse_input({"prompt": "x", "num_frames": 1})
+    assert isinstance(image, ImageInput)
+    assert image.fps is None
+
+
+def test_a_model_of_single_images_takes_no_speed() -> None:
+    with pytest.raises(InvalidRequest, match="fps is for videos, the model makes single images, got 24"):
+        REGISTRY.get("shapes").parse_input({"prompt": "x", "fps": 24})
+
+
+def test_what_comes_from_the_job_is_no_argument_of_the_model() -> None:
+    with pytest.raises(ValueError, match="these come from the job: guidance_scale, prompt"):
+        ModelSpec(name="m", kind="image", source="x", arguments={"prompt": "x", "guidance_scale": 1.0, "eta": 0.5})

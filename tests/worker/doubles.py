@@ -8,6 +8,7 @@ from PIL import Image
 
 from genmill.errors import GenerationFailed, StorageUnavailable
 from genmill.inputs import ImageInput
+from genmill.registry import Batching
 from genmill.storage import StoredObject
 from worker.engines.base import Curve, EngineJob, Event, Failed, Finished, Left, ModelMemory, Progress, Receipt
 
@@ -19,6 +20,8 @@ def receipt(gpu_ms: float = 5.0) -> Receipt:
 class FakeEngine:
     """Finishes a job after its `steps`; fails one whose prompt is "bad" at its first step. It takes `model_bytes`, is
     parked only if it `may_move`, and does not work then."""
+
+    batching = Batching.STEP
 
     def __init__(self, slots: int = 4, model_bytes: int = 0) -> None:
         self._slots, self.model_bytes = slots, model_bytes

@@ -360,3 +360,13 @@ def test_what_a_run_took_is_told_without_the_loading_of_its_model(
     jobs, _cost, _gpu_ms, run_ms, *_ = map(float, redis.hget("gm:pace", SPEC.batch_key).split())
     assert (jobs, run_ms) == (1, 2000)
     assert floor._ends._begun_s == {}
+
+
+def test_how_loaded_models_batch_is_told_at_once_and_remembered(floor: Floor, store: Store, redis: Redis) -> None:
+    floor.publish_curves()
+    assert store.batching() == {}
+    submit(store)
+    claim_into(floor)
+    floor.publish_curves()
+    assert store.batching() == {SPEC.batch_key: "step"}
+    assert 0 < redis.ttl(keys.PREFIXES["batching"]) <= keys.CURVES_TTL_S

@@ -11,6 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from genmill.errors import JobFailure
 from genmill.inputs import JobInput
 from genmill.keys import JobClass
+from genmill.registry import Batching
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -68,6 +69,14 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
+class Video:
+    """More than one frame, all of one size, shown at `fps` frames a second."""
+
+    frames: tuple[Image, ...]
+    fps: int
+
+
+@dataclass(frozen=True, slots=True)
 class TextOutput:
     """`tokens`, where logprobs were asked for: {token, logprob, top: [{token, logprob}]} of each token written, those
     of a stop string or of the end of text among them."""
@@ -103,11 +112,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`images` (one for each of num_images) or `text`, never both."""
+    """`images` (a picture or a video for each of num_images) or `text`, never both."""
 
     job_id: str
     receipt: Receipt
-    images: tuple[Image, ...] = ()
+    images: tuple[Image | Video, ...] = ()
     text: TextOutput | None = None
 
 
@@ -172,6 +181,8 @@ class Device:
 
 class Engine(Protocol):
     """One loaded model. All methods are called from the one thread that runs the worker's loop."""
+
+    batching: Batching
 
     def free_slots(self) -> int:
         """Rows (images or sequences) that may still join the running batch."""

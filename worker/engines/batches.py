@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import accumulate, groupby
 from math import prod
 from operator import itemgetter
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,7 @@ from worker.engines.overlap import SideStream
 from worker.engines.rows import Arguments, RowPlan, take
 
 if TYPE_CHECKING:
-    from worker.engines.rendezvous import Task
+    from worker.engines.task import Task
 
 
 STRETCH = 1.25
@@ -41,7 +42,7 @@ class Site:
     """A method of a module at which calls meet. `caps` bounds the rows of its forwards, `curves` tell by shape how
     long they take. A module that was compiled for each number of rows sees only those of `sizes`; one whose graph
     `is_replayed` writes each output over the one before. `dtype`: what it takes, where pipelines may send another.
-    What runs on its `side` stream does not hold up steps."""
+    What runs on its `side` stream does not hold up steps. One that `is_exclusive` runs one forward at a time."""
 
     module: nn.Module
     method: str
@@ -54,10 +55,13 @@ class Site:
     dtype: torch.dtype | None = None
     side: SideStream | None = None
     curves: dict[Hashable, ServiceCurve] = field(default_factory=dict)
+    is_exclusive: bool = False
     _forward: Callable[..., Any] = field(init=False)
+    _turnstile: AbstractContextManager[Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self._forward = self.module if self.method == "__call__" else getattr(self.module, self.method)
+        self._turnstile = Lock() if self.is_exclusive else nullcontext()
 
     def forward(self, arguments: Arguments) -> Any:
         if self.is_replayed and self.device.type == "cuda":
@@ -65,7 +69,8 @@ class Site:
         if self.dtype is not None:
             first = self.plan.names[0]
             arguments = {**arguments, first: arguments[first].to(self.dtype)}
-        return self._forward(**arguments)
+        with self._turnstile:
+            return self._forward(**arguments)
 
     def size_for(self, rows: int, shape: Hashable) -> int:
         """As many rows as the module was compiled for, where memory bears them, to which a call is padded."""

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from genmill.inputs import ImageInput
 from worker.engines.base import EngineJob
 from worker.engines.batches import Phase
 from worker.engines.meter import Meter
 from worker.engines.previews import Glimpse
-from worker.engines.rendezvous import Task
+from worker.engines.task import Task
 
 
 class Steps:
-    """Stands where the pipeline expects its progress bar: counts steps instead of drawing them."""
+    """Stands where the pipeline expects its progress bar: counts steps instead of drawing them. `on_step` is called
+    after each."""
 
-    def __init__(self, planned: int) -> None:
+    def __init__(self, planned: int, on_step: Callable[[], None] | None = None) -> None:
         self.total, self.done = planned, 0
+        self._on_step = on_step
+        self._planned: Sequence[Any] = ()
 
-    def __call__(self, total: int) -> Self:
-        self.total = total
+    def __call__(self, iterable: Iterable[Any] | None = None, total: int | None = None) -> Self:
+        """As pipelines call it: with what they then loop over, or with its length alone."""
+        self._planned = () if iterable is None else list(iterable)
+        self.total = len(self._planned) if total is None else total
         return self
+
+    def __iter__(self) -> Iterator[Any]:
+        for step in self._planned:
+            yield step
+            self.update()
 
     def __enter__(self) -> Self:
         return self
@@ -31,6 +42,8 @@ class Steps:
 
     def update(self, steps: int = 1) -> None:
         self.done += steps
+        if self._on_step is not None:
+            self._on_step()
 
 
 @dataclass(slots=True)

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from PIL import Image
 
-from genmill.errors import InvalidJob, OutputInvalid
+from genmill.errors import InvalidJob
 from genmill.inputs import ImageInput, SchedulerName
-from genmill.registry import ModelSpec, Optimization
+from genmill.registry import Batching, ModelSpec, Optimization
 from worker.engines.base import Curve, EngineJob, Event, Finished, Left, ModelMemory, Progress, Receipt, Sketch
 from worker.engines.batches import Phase
 from worker.engines.berths import Berth, Picture, Steps
 from worker.engines.crew import Crew
-from worker.engines.devices import give_back_memory, keep_freed_memory, name_of_device, pick_device
+from worker.engines.devices import give_back_memory, keep_freed_memory, name_of_device
 from worker.engines.memory import MemoryModel, bytes_of, meter_of, name_of
-from worker.engines.optimizations import optimize
 from worker.engines.overlap import HostCopy
+from worker.engines.pictures import as_floats, as_output, outputs_of
 from worker.engines.pipelines import (
     build_prototypes,
     call_arguments,
+    check_arguments,
     denoiser_of,
-    load_pipeline,
     parameters_of,
     upcast_autoencoder,
 )
@@ -45,32 +45,22 @@ CODA_PATIENCE = 1
 
 
 class DiffusionEngine:
-    """Any diffusers pipeline with a `unet` or a `transformer`, text to image and image to image.
+    """Any diffusers pipeline whose denoiser's row arguments are declared: text or image to image, text to video.
 
     A job's image is the one that the plain pipeline call makes from the same input with
     `torch.Generator("cpu").manual_seed(seed + index)`, whoever shares its forwards.
     """
 
-    _model_bytes: int
-
-    def __init__(self, spec: ModelSpec, *, device: str | None = None) -> None:
-        """Raises ModelUnavailable when the weights cannot be loaded."""
-        where = pick_device(device)
-        meter = meter_of(where)
-        held = meter.held_bytes()
-        pipe = load_pipeline(spec, where)
-        optimize(pipe, spec.optimizations, spec.attention)
-        self._take(spec, pipe)
-        self._model_bytes = max(self._model_bytes, meter.held_bytes() - held)
+    batching = Batching.STEP
 
     @classmethod
     def from_pipeline(cls, spec: ModelSpec, pipe: DiffusionPipeline, crew: Crew | None = None) -> Self:
-        """An engine of a pipeline that is already built, on the device where it is."""
-        engine = cls.__new__(cls)
-        engine._take(spec, pipe, crew)
-        return engine
+        """An engine of a loaded pipeline, on the device where it is. Raises ModelUnavailable where it does not take
+        what the model's entry names."""
+        return cls(spec, pipe, crew)
 
-    def _take(self, spec: ModelSpec, pipe: DiffusionPipeline, crew: Crew | None = None) -> None:
+    def __init__(self, spec: ModelSpec, pipe: DiffusionPipeline, crew: Crew | None = None) -> None:
+        check_arguments(pipe, spec)
         upcast_autoencoder(pipe)
         self._spec = spec
         self._pipe = pipe
@@ -80,7 +70,7 @@ class DiffusionEngine:
         self._crew = crew or Crew.of(denoiser.device)
         self._hub = Hub(self._crew, coda_patience=CODA_PATIENCE)
         self._memory = MemoryModel(meter_of(denoiser.device))
-        self._model_bytes = bytes_of(*modules_of(pipe))
+        self.model_bytes = bytes_of(*modules_of(pipe))
         self._stand_ins, self._denoiser = build_stand_ins(
             pipe, self._hub, spec.max_batch, spec.optimizations, self._memory
         )
@@ -100,7 +90,7 @@ class DiffusionEngine:
         return {f"{self._place.device} {name_of(shape)}": curve.as_json() for shape, curve in known.items()}
 
     def memory(self) -> ModelMemory:
-        return ModelMemory(name_of_device(self._denoiser.device), self._model_bytes, self._memory.peaks())
+        return ModelMemory(name_of_device(self._denoiser.device), self.model_bytes, self._memory.peaks())
 
     def recall(self, memory: ModelMemory) -> None:
         self._memory.recall(memory.peaks)
@@ -202,7 +192,7 @@ class DiffusionEngine:
         for pipe, arguments in calls:
             steps: Steps = pipe.progress_bar
             glimpse = self._sketcher.watch(pipe, job.input.width, job.input.height, is_wanted=job.has_preview)
-            work = partial(_first_image, pipe, arguments)
+            work = partial(_first_output, pipe, arguments)
             task = self._hub.start(
                 work, is_urgent=job.is_urgent, is_yielding=job.is_yielding, is_solitary=job.is_reproducible
             )
@@ -219,7 +209,7 @@ class DiffusionEngine:
         pipe.__dict__.update(self._stand_ins)
         pipe.__dict__["scheduler"] = copy.deepcopy(self._scheduler(job.scheduler, from_image=init is not None))
         pipe.__dict__["progress_bar"] = Steps(job.steps)
-        return pipe, call_arguments(parameters_of(prototype), job, index, init)
+        return pipe, call_arguments(parameters_of(prototype), job, index, init, self._spec.arguments)
 
     def _scheduler(self, name: SchedulerName, *, from_image: bool) -> Any:
         key = (name, from_image)
@@ -240,7 +230,7 @@ class DiffusionEngine:
         del self._berths[job_id]
         if error is None:
             try:
-                images = tuple(as_image(task.result.tensor()) for task in tasks)
+                images = tuple(as_output(task.result.tensor(), berth.input.fps) for task in tasks)
                 self._learn(berth)
             except torch.AcceleratorError:
                 raise
@@ -274,18 +264,5 @@ class DiffusionEngine:
         return make_receipt(self._spec, self._place, berth.input.seed, berth.meter)
 
 
-def _first_image(pipe: Any, arguments: dict[str, Any]) -> HostCopy:
-    return HostCopy(pipe(**arguments).images[0].detach())
-
-
-def as_image(picture: torch.Tensor) -> Image.Image:
-    """A float picture [3, H, W] in 0..1 on the host as PIL, rounded as diffusers does.
-
-    Raises OutputInvalid for NaN, infinities, no pixels and all black."""
-    picture = picture.float()
-    if picture.numel() == 0 or not bool(picture.isfinite().all()):
-        raise OutputInvalid
-    pixels = (picture.permute(1, 2, 0).numpy() * 255).round().astype("uint8")
-    if not pixels.any():
-        raise OutputInvalid("The model produced an all black image.")
-    return Image.fromarray(pixels)
+def _first_output(pipe: Any, arguments: dict[str, Any]) -> HostCopy:
+    return HostCopy(as_floats(outputs_of(pipe(**arguments))[0]).detach())

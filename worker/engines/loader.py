@@ -22,9 +22,9 @@ def load_engine(spec: ModelSpec, *, device: str | None = None) -> Engine:
     """The engine for the model, weights in memory. Raises ModelUnavailable."""
     match spec.kind:
         case ModelKind.IMAGE:
-            from worker.engines.diffusion import DiffusionEngine  # noqa: PLC0415  # heavy
+            from worker.engines.images import load_image_engine  # noqa: PLC0415  # heavy
 
-            return DiffusionEngine(spec, device=device)
+            return load_image_engine(spec, device)
         case ModelKind.TEXT:
             from worker.engines.text import TextEngine  # noqa: PLC0415  # heavy
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import diffusers
@@ -66,22 +68,43 @@ def denoiser_of(pipe: DiffusionPipeline) -> Any:
     raise ModelUnavailable(f"{type(pipe).__name__} has no {' or '.join(DENOISERS)}")
 
 
+def inner_pipelines(pipe: DiffusionPipeline) -> list[DiffusionPipeline]:
+    """Of one that is combined from others, which hold its modules and schedulers too."""
+    return [part for part in vars(pipe).values() if isinstance(part, diffusers.DiffusionPipeline)]
+
+
 def parameters_of(pipe: DiffusionPipeline) -> frozenset[str]:
     return frozenset(inspect.signature(type(pipe).__call__).parameters)
 
 
+def check_arguments(pipe: DiffusionPipeline, spec: ModelSpec) -> None:
+    """Raises ModelUnavailable where the model's entry names arguments that its pipeline does not take."""
+    if unknown := sorted(set(spec.arguments) - parameters_of(pipe)):
+        detail = f"model {spec.name}: {type(pipe).__name__} takes no argument {', '.join(unknown)}"
+        raise ModelUnavailable(detail)
+
+
 def call_arguments(
-    accepted: frozenset[str], job: ImageInput, index: int, init_image: Image.Image | None
+    accepted: frozenset[str],
+    job: ImageInput,
+    index: int,
+    init_image: Image.Image | None,
+    further: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Arguments of the call for image `index` of the job; what the pipeline does not accept is left out.
+    """Arguments of the call for image `index` of the job, and `further` ones; what the pipeline does not accept is
+    left out.
 
     The output is a float tensor in 0..1, so that NaN can still be told from black.
     """
     arguments: dict[str, Any] = {
+        **further,
         "prompt": job.prompt,
         "negative_prompt": job.negative_prompt or None,
         "width": job.width,
         "height": job.height,
+        "num_frames": job.num_frames,
+        "frame_rate": job.fps,
+        "fps": job.fps,
         "num_inference_steps": job.steps,
         "guidance_scale": job.guidance,
         "generator": torch.Generator("cpu").manual_seed(job.seed + index),

@@ -60,6 +60,7 @@ class PlainRunner:
     def __init__(self, spec: ModelSpec, device: str | None = None) -> None:
         """Raises ModelUnavailable."""
         pipe = load_pipeline(spec, pick_device(device))
+        self._arguments = spec.arguments
         self._own_scheduler = pipe.scheduler
         self._pipes: dict[bool, Any] = {False: pipe}
 
@@ -74,7 +75,8 @@ class PlainRunner:
         pipe.scheduler = make_scheduler(
             self._own_scheduler, call.input.scheduler, from_image=call.init_image is not None
         )
-        output = pipe(**call_arguments(parameters_of(pipe), call.input, index, call.init_image)).images[0]
+        arguments = call_arguments(parameters_of(pipe), call.input, index, call.init_image, self._arguments)
+        output = pipe(**arguments).images[0]
         picture: NDArray[np.float32] = output.detach().float().cpu().permute(1, 2, 0).numpy()
         return picture
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -44,7 +45,7 @@ class Glimpse:
     @classmethod
     def of(cls, pipe: Any, width: int, height: int, *, has_guess: bool) -> Self:
         """Watches a pipeline copy's own scheduler."""
-        unpack = getattr(pipe, "_unpack_latents", None)
+        unpack = _unpacking_of(pipe)
         scale = getattr(pipe, "vae_scale_factor", 8)
         if unpack is None:
             glimpse = cls(lambda latents: latents, has_guess)
@@ -146,6 +147,15 @@ class Sketcher:
             colours = torch.cat([self.map.colours(one) for one in latents], dim=-1).nan_to_num(0.5)
             pixels = HostCopy((colours * 255).round().to(torch.uint8).permute(1, 2, 0).contiguous())
         return partial(_draw, pixels), now_s
+
+
+def _unpacking_of(pipe: Any) -> Callable[..., Tensor] | None:
+    """Of a pipeline that packs latents as Flux does; those of videos are packed by frames as well."""
+    unpack = getattr(pipe, "_unpack_latents", None)
+    if unpack is None or set(signature(unpack).parameters) != {"latents", "height", "width", "vae_scale_factor"}:
+        return None
+    known: Callable[..., Tensor] = unpack
+    return known
 
 
 def _draw(pixels: HostCopy) -> Image.Image:

@@ -17,15 +17,14 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
-from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
+from greenlet import getcurrent  # type: ignore[import-untyped]  # it ships no types
 
 from worker.engines.batches import Batch, ParkedCall, Part, Phase, Site, batches_beside_urgent, batches_of, fitting
 from worker.engines.crew import Crew
 from worker.engines.curve import ServiceCurve
 from worker.engines.devices import deterministic, is_out_of_memory
-from worker.engines.meter import Meter, Share, Stopwatch
-from worker.engines.rows import Digests
-from worker.engines.threadstate import ThreadState
+from worker.engines.meter import Share, Stopwatch
+from worker.engines.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -35,45 +34,6 @@ AHEAD = 2
 """Forwards that a device has been given and not ended, at most."""
 CODA_PATIENCE = 50
 """Turns for which a finished picture waits to be decoded while urgent tasks take steps."""
-
-
-class Evicted(GreenletExit):  # type: ignore[misc]  # greenlet has no types
-    """Raised inside a pipeline call to end it: its `finally` and `with` blocks run, nothing is reported."""
-
-
-class Task(greenlet):  # type: ignore[misc]  # greenlet has no types
-    """One pipeline call. When it `is_over`, `result` or `error` is set, or neither after an eviction.
-
-    While it `is_resting` it keeps its place and takes no part. Those that are `is_yielding` wait for those that are
-    `is_urgent`. One that `is_solitary` shares no forward, and has deterministic kernels."""
-
-    def __init__(
-        self, work: Callable[[], Any], *, is_urgent: bool = False, is_yielding: bool = False, is_solitary: bool = False
-    ) -> None:
-        super().__init__(self._run)
-        self.is_urgent, self.is_yielding, self.is_solitary = is_urgent, is_yielding, is_solitary
-        self.is_resting = False
-        self._work = work
-        self.call: ParkedCall | None = None
-        self.state = ThreadState.now()
-        self.meter = Meter()
-        self.digests = Digests()
-        self.result: Any = None
-        self.error: Exception | None = None
-        self.is_over = False
-
-    def _run(self) -> None:
-        try:
-            self.result = self._work()
-        except Exception as error:  # noqa: BLE001  # the edge of a job: what its pipeline raises fails it alone
-            self.error = error
-        except GreenletExit:
-            pass
-
-    @property
-    def phase(self) -> Phase | None:
-        """The phase of the site at which it is parked; None before its first call."""
-        return self.call.site.phase if self.call is not None else None
 
 
 class Launch(NamedTuple):
@@ -133,9 +93,7 @@ class Hub:
 
     def evict(self, task: Task) -> None:
         """End a task between turns, as if its pipeline call had been interrupted."""
-        with torch.inference_mode():
-            while not task.is_over:  # a pipeline that swallows one interruption gets the next at its next call
-                self._resume(task, Evicted())
+        task.end()
         self._tasks = [other for other in self._tasks if other is not task]
 
     def meet(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -156,23 +114,14 @@ class Hub:
         for task in sorted(ready, key=lambda task: task.call.ticket if task.call is not None else inf):
             self._resume(task)
 
-    def _resume(self, task: Task, interruption: BaseException | None = None) -> None:
+    def _resume(self, task: Task) -> None:
         call, task.call = task.call, None
-        task.parent = getcurrent()
-        hub_state = ThreadState.now()
-        task.state.apply()
         side = call.site.side if call is not None and call.is_served else None
-        try:
-            error = interruption or (call.error if call is not None else None)
-            with side.on() if side else nullcontext():
-                if error is not None:
-                    task.throw(error)
-                else:
-                    task.switch(*(() if call is None else (call.output,)))
-        finally:
-            task.state = ThreadState.now()
-            hub_state.apply()
-        task.is_over = task.dead
+        with side.on() if side else nullcontext():
+            if call is None:
+                task.go_on()
+            else:
+                task.go_on(call.output, interruption=call.error)
         if side and not task.is_over:  # a pipeline that goes on after its coda
             side.rejoin()
 

@@ -47,8 +47,13 @@ ROW_ARGUMENTS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("CLIPTextModel", "__call__"): _TEXT,
     ("CLIPTextModelWithProjection", "__call__"): _TEXT,
     ("T5EncoderModel", "__call__"): _TEXT,
+    ("UMT5EncoderModel", "__call__"): _TEXT,
+    ("Gemma2Model", "__call__"): _TEXT,
     ("AutoencoderKL", "decode"): ("z",),
     ("AutoencoderKL", "encode"): ("x",),
+    ("AutoencoderDC", "decode"): ("z",),
+    ("AutoencoderKLWan", "decode"): ("z",),
+    ("AutoencoderKLLTXVideo", "decode"): ("z", "temb"),
 }  # fmt: skip
 """(class, method) -> row arguments, the one that counts the rows first. Tensors nested in them are rows too."""
 
@@ -60,7 +65,7 @@ Arguments = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """How calls of one method join. `names` is empty for an unknown class: its calls then run one by one."""
+    """How calls of one method join. `names` is empty for an unknown class, whose calls would run one by one."""
 
     parameters: tuple[str, ...]
     names: tuple[str, ...]

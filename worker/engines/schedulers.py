@@ -43,9 +43,13 @@ def make_scheduler(own: Any, name: SchedulerName, *, from_image: bool = False) -
     cls = getattr(diffusers, class_name)
     if from_image and hasattr(own, "scale_noise") and not hasattr(cls, "scale_noise"):
         raise InvalidJob(f"scheduler {name} cannot start from an image with a flow-matching model")
-    if is_flow and not class_name.startswith("FlowMatch"):
-        shift = own.config.get("shift", 1.0)
+    if is_flow:
+        shift = own.config.get("shift", own.config.get("flow_shift", 1.0))
+        if class_name.startswith("FlowMatch"):
+            return cls.from_config(own.config, shift=shift)
         return cls.from_config(own.config, use_flow_sigmas=True, prediction_type="flow_prediction", flow_shift=shift)
+    if "beta_start" not in own.config:  # another kind of schedule altogether, of which these would know nothing
+        raise InvalidJob(f"scheduler {name} cannot drive this model, whose own is {type(own).__name__}")
     if name is SchedulerName.PNDM:
         # its Runge-Kutta start needs at least four steps; the models that ship with PNDM skip it too
         return cls.from_config(own.config, skip_prk_steps=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from worker.engines.caps import RowCaps
 from worker.engines.memory import MemoryModel, SiteMemory
 from worker.engines.optimizations import COMPILING
 from worker.engines.overlap import SideStream
-from worker.engines.pipelines import DENOISERS
+from worker.engines.pipelines import DENOISERS, inner_pipelines
 from worker.engines.rendezvous import Hub
 from worker.engines.rows import ROW_ARGUMENTS, RowPlan
 from worker.engines.standin import Intercept, stand_in
@@ -23,14 +22,25 @@ from worker.engines.standin import Intercept, stand_in
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
-log = logging.getLogger(__name__)
-
 ROWS_PER_IMAGE = 2
 """With classifier-free guidance an image sends a row with and one without its prompt."""
 VAE_IMAGES = 8
 """Most images in one decode or encode: per image an autoencoder needs far more memory than a denoiser."""
 
-_PHASES = {("AutoencoderKL", "decode"): Phase.CODA}
+EXCLUSIVE = frozenset({"AutoencoderKLWan", "AutoencoderKLLTXVideo"})
+"""Decoders of videos: one takes all the memory that there is to give, and Wan's keeps state while it works."""
+
+STEPPING = (*DENOISERS, "transformer_2")
+"""Components that run in each step. The second transformer, of Wan 2.2, takes over for the last of them."""
+
+
+def can_park(pipe: DiffusionPipeline) -> bool:
+    """Whether calls can meet at the pipeline's denoiser: it has one by a known name, calls it itself, and which of its
+    arguments are rows is declared. A denoiser that nobody declared could only be run call by call."""
+    if inner_pipelines(pipe):
+        return False
+    modules = [module for name in STEPPING if isinstance(module := getattr(pipe, name, None), nn.Module)]
+    return bool(modules) and all((_class_name(module), "__call__") in ROW_ARGUMENTS for module in modules)
 
 
 def build_stand_ins(
@@ -68,23 +78,34 @@ def sizes_up_to(rows: int) -> tuple[int, ...]:
 
 
 def _sites_of(name: str, module: nn.Module, max_images: int) -> list[Site]:
-    class_name = type(getattr(module, "_orig_mod", module)).__name__  # torch.compile wraps
+    class_name = _class_name(module)
     methods = [method for known, method in ROW_ARGUMENTS if known == class_name]
-    if name in DENOISERS and not methods:
-        log.warning("row arguments of %s are not declared: its calls run one by one", class_name)
-        methods = ["__call__"]
     return [_site(name, module, class_name, method, max_images) for method in methods]
+
+
+def _class_name(module: nn.Module) -> str:
+    return type(getattr(module, "_orig_mod", module)).__name__  # torch.compile wraps
 
 
 def _site(name: str, module: nn.Module, class_name: str, method: str, max_images: int) -> Site:
     function = module.forward if method == "__call__" else getattr(module, method)
     plan = RowPlan.of(class_name, method, tuple(inspect.signature(function).parameters))
-    phase = Phase.STEP if name in DENOISERS else _PHASES.get((class_name, method), Phase.PRELUDE)
-    ceiling = min(max_images, VAE_IMAGES) if name == "vae" else max_images * ROWS_PER_IMAGE
-    first = next(module.parameters())
+    is_exclusive = class_name in EXCLUSIVE
+    caps = RowCaps(1 if is_exclusive else _ceiling(name, max_images))
+    first, phase = next(module.parameters()), _phase(name, method)
     dtype = first.dtype if name == "vae" else None  # a pipeline casts its latents by what it has made of the module
     side = SideStream(first.device) if phase is Phase.CODA else None
-    return Site(module, method, phase, plan, RowCaps(ceiling), first.device, dtype=dtype, side=side)
+    return Site(module, method, phase, plan, caps, first.device, dtype=dtype, side=side, is_exclusive=is_exclusive)
+
+
+def _phase(name: str, method: str) -> Phase:
+    if name in STEPPING:
+        return Phase.STEP
+    return Phase.CODA if method == "decode" else Phase.PRELUDE
+
+
+def _ceiling(name: str, max_images: int) -> int:
+    return min(max_images, VAE_IMAGES) if name == "vae" else max_images * ROWS_PER_IMAGE
 
 
 def _intercept(hub: Hub, site: Site) -> Intercept:

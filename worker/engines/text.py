@@ -13,7 +13,7 @@ import torch
 
 from genmill.errors import InvalidJob
 from genmill.inputs import TextInput
-from genmill.registry import ModelSpec
+from genmill.registry import Batching, ModelSpec
 from worker.engines.base import Curve, EngineJob, Event, Finished, Left, ModelMemory, Progress, TextOutput
 from worker.engines.caps import RowCaps
 from worker.engines.devices import (
@@ -57,6 +57,7 @@ class _Seat:
 class TextEngine:
     """A causal language model. A job's text depends on its input and seed, not on who else is on board."""
 
+    batching = Batching.CONTINUOUS
     _model_bytes: int
 
     def __init__(self, spec: ModelSpec, *, device: str | None = None) -> None:

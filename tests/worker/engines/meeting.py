@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from worker.engines.batches import Phase, Site
 from worker.engines.caps import RowCaps
 from worker.engines.crew import Crew
-from worker.engines.rendezvous import Hub, Task
+from worker.engines.rendezvous import Hub
 from worker.engines.rows import RowPlan
+from worker.engines.task import Task
 
 
 class Doubler(nn.Module):

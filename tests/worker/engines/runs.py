@@ -1,7 +1,7 @@
 """Runs jobs through an engine, and the same jobs alone through the plain pipeline."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -10,9 +10,9 @@ from diffusers import AutoPipelineForImage2Image
 from PIL import Image
 
 from genmill.inputs import ImageInput
-from worker.engines import diffusion
-from worker.engines.base import Engine, EngineJob, Event, Failed, Finished, Progress
-from worker.engines.diffusion import DiffusionEngine
+from worker.engines import diffusion, static
+from worker.engines.base import Engine, EngineJob, Event, Failed, Finished, Progress, Video
+from worker.engines.pictures import as_floats, as_output
 from worker.engines.schedulers import make_scheduler
 
 
@@ -36,20 +36,21 @@ def finish(engine: Engine, turn: Callable[[int], None] = lambda _: None) -> dict
 
 
 def recorded_step(engine: Engine) -> list[Event]:
-    with patch.object(diffusion, "as_image", _as_image_with_floats):
+    with (
+        patch.object(diffusion, "as_output", _as_output_with_floats),
+        patch.object(static, "as_output", _as_output_with_floats),
+    ):
         return engine.step()
 
 
-_as_image = diffusion.as_image
+def _as_output_with_floats(output: Any, fps: int | None) -> Image.Image | Video:
+    made = as_output(output, fps)
+    first = made.frames[0] if isinstance(made, Video) else made
+    first.info["floats"] = as_floats(output)
+    return made
 
 
-def _as_image_with_floats(picture: torch.Tensor) -> Image.Image:
-    image = _as_image(picture)
-    image.info["floats"] = picture
-    return image
-
-
-def together(engine: DiffusionEngine, jobs: Sequence[EngineJob]) -> dict[str, list[Event]]:
+def together(engine: Engine, jobs: Sequence[EngineJob]) -> dict[str, list[Event]]:
     engine.admit(jobs)
     return finish(engine)
 
@@ -65,43 +66,53 @@ def end_of(events: Sequence[Event]) -> Finished | Failed:
 def pictures(events: Sequence[Event]) -> list[torch.Tensor]:
     end = end_of(events)
     assert isinstance(end, Finished), end
-    return [image.info["floats"] for image in end.images]
+    firsts = [one.frames[0] if isinstance(one, Video) else one for one in end.images]
+    return [first.info["floats"] for first in firsts]
 
 
-def alone(pipe: Any, job: EngineJob) -> list[torch.Tensor]:
+def alone(pipe: Any, job: EngineJob, further: Mapping[str, Any]) -> list[torch.Tensor]:
     """The job's images by plain calls of the pipeline, one after another."""
     asked = job.input
     assert isinstance(asked, ImageInput)
     plain = pipe if job.init_image is None else AutoPipelineForImage2Image.from_pipe(pipe)
-    arguments: dict[str, Any] = {"width": asked.width, "height": asked.height}
-    if job.init_image is not None:
-        if "width" not in inspect.signature(type(plain).__call__).parameters:
-            arguments = {}  # the start image's size is the size
-        arguments["image"] = job.init_image.resize((asked.width, asked.height), Image.Resampling.LANCZOS)
-        arguments["strength"] = asked.strength
-    own = plain.scheduler
+    accepted = inspect.signature(type(plain).__call__).parameters
+    own = getattr(plain, "scheduler", None)
     made = []
     for index in range(asked.num_images):
-        plain.scheduler = make_scheduler(own, asked.scheduler)
-        output = plain(
-            prompt=asked.prompt,
-            negative_prompt=asked.negative_prompt or None,
-            num_inference_steps=asked.steps,
-            guidance_scale=asked.guidance,
-            generator=torch.Generator().manual_seed(asked.seed + index),
-            output_type="pt",
-            **arguments,
-        )
-        made.append(output.images[0])
-    plain.scheduler = own
+        if own is not None:
+            plain.scheduler = make_scheduler(own, asked.scheduler)
+        wanted = {**plain_arguments(asked, index, job.init_image), **further}
+        output = plain(**{name: value for name, value in wanted.items() if name in accepted and value is not None})
+        made.append(as_floats((output.images if hasattr(output, "images") else output.frames)[0]))
+    if own is not None:
+        plain.scheduler = own
     return made
 
 
-def worst_difference(pipe: Any, jobs: Sequence[EngineJob], events: dict[str, list[Event]]) -> float:
-    """Over all pixels of all jobs, against the same job alone."""
+def plain_arguments(asked: ImageInput, index: int, init_image: Image.Image | None) -> dict[str, Any]:
+    """What a client of diffusers would write for image `index`, of which a pipeline may not take all."""
+    size = (asked.width, asked.height)
+    return {
+        "prompt": asked.prompt,
+        "negative_prompt": asked.negative_prompt or None,
+        "width": asked.width,
+        "height": asked.height,
+        "num_frames": asked.num_frames,
+        "frame_rate": asked.fps,
+        "num_inference_steps": asked.steps,
+        "guidance_scale": asked.guidance,
+        "generator": torch.Generator().manual_seed(asked.seed + index),
+        "output_type": "pt",
+        "image": None if init_image is None else init_image.resize(size, Image.Resampling.LANCZOS),
+        "strength": asked.strength,
+    }
+
+
+def worst_difference(pipe: Any, jobs: Sequence[EngineJob], events: dict[str, list[Event]], **further: Any) -> float:
+    """Over all pixels of all jobs, against the same job alone, by calls with `further` arguments."""
     differences = [0.0]
     for job in jobs:
-        got, expected = pictures(events[job.job_id]), alone(pipe, job)
+        got, expected = pictures(events[job.job_id]), alone(pipe, job, further)
         assert len(got) == len(expected)
         differences += [float((one - other).abs().max()) for one, other in zip(got, expected, strict=True)]
     return max(differences)

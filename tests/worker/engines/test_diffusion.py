@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from genmill.errors import OutputInvalid
 from genmill.inputs import TextInput
 from tests.worker.engines import tiny
 from tests.worker.engines.runs import end_of, finish, image_job, together, worst_difference
 from worker.engines.base import EngineJob, Failed, Finished
-from worker.engines.diffusion import DiffusionEngine, as_image
+from worker.engines.diffusion import DiffusionEngine
+from worker.engines.pictures import as_output
 
 BAD = "poison"
 
@@ -163,9 +165,11 @@ def test_close_ends_jobs_on_board(pipe: Any) -> None:
 @pytest.mark.parametrize("picture", [torch.full((3, 4, 4), torch.inf), torch.zeros(3, 4, 4), torch.zeros(3, 0, 4)])
 def test_infinite_black_and_empty_pictures_are_no_output(picture: torch.Tensor) -> None:
     with pytest.raises(OutputInvalid):
-        as_image(picture)
+        as_output(picture, None)
 
 
 def test_pixels_are_rounded_as_diffusers_does() -> None:
     picture = torch.full((3, 2, 2), 0.5)
-    assert as_image(picture).getpixel((0, 0)) == (128, 128, 128)
+    image = as_output(picture, None)
+    assert isinstance(image, Image.Image)
+    assert image.getpixel((0, 0)) == (128, 128, 128)

@@ -82,7 +82,7 @@ def test_a_pipeline_that_calls_on_after_decoding_joins_the_main_stream_again(str
         return HostCopy(copied(**arguments).images[0])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diffusion, "_first_image", twice)
+        patch.setattr(diffusion, "_first_output", twice)
         together(engine, [image_job("a", steps=2)])
     assert stream.notes == ["decode", "go on", "rejoin", "decode", "go on"]
 
