@@ -16,6 +16,7 @@ from tests.worker.engines import tiny
 from tests.worker.engines.runs import finish, image_job, worst_difference
 from worker.engines.base import EngineJob, Finished, Progress
 from worker.engines.diffusion import DiffusionEngine
+from worker.engines.loader import load_engine
 from worker.engines.previews import EVERY_S, MOST_PICTURES, Glimpse, LatentMap, Sketcher
 
 
@@ -61,7 +62,7 @@ def test_a_linear_decoder_is_found_exactly() -> None:
 def test_the_shipped_model_is_seen_early(one_thread: None) -> None:
     """A preview at a third of the steps is more like its own picture than like any other."""
     spec = load_registry().get("shapes")
-    engine = DiffusionEngine(spec, device="cpu")
+    engine = load_engine(spec, device="cpu")
     engine._sketcher._clock = Clock()
     asked = {"width": 64, "height": 64, "steps": 12, "guidance": 4.0}
     colours = ("red", "green", "blue", "yellow", "purple", "white", "orange", "black")
