@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check up bench chaos bench-claim bench-engine bench-queue set-up clean
+.PHONY: demo test check up bench chaos bench-backfill bench-claim bench-engine bench-queue set-up clean
 
 demo: $(READY)
 	$(BIN)/genmill demo
@@ -20,7 +20,7 @@ check: $(READY)
 up: $(READY)
 	$(BIN)/genmill up
 
-BENCHMARKS := $(filter-out __init__ gpu_% noop queue_peers claim_scale engine servers swaps traffic publish_queue report,$(basename $(notdir $(wildcard bench/*.py))))
+BENCHMARKS := $(filter-out __init__ backfill gpu_% noop queue_peers claim_scale engine servers swaps traffic publish_queue report,$(basename $(notdir $(wildcard bench/*.py))))
 
 bench: $(READY)
 	@mkdir -p out/bench
@@ -28,6 +28,9 @@ bench: $(READY)
 
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos
+
+bench-backfill: $(READY)
+	$(BIN)/python -m bench.backfill
 
 bench-claim: $(READY)
 	$(BIN)/python -m bench.claim_scale

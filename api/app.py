@@ -6,6 +6,7 @@ from flask import Flask
 
 from api import (
     admin,
+    batches,
     desk,
     events,
     files,
@@ -38,6 +39,6 @@ def create_app(settings: Settings | None = None) -> Flask:
     requests.install(app)
     problems.install(app)
     rate_limits.install(app)
-    for room in (jobs, events, models, files, outputs, webhooks, usage, admin, health):
+    for room in (jobs, events, batches, models, files, outputs, webhooks, usage, admin, health):
         app.register_blueprint(room.blueprint)
     return app

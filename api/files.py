@@ -1,4 +1,4 @@
-"""`/v1/files`: images uploaded once and used as init images by `file:<id>`."""
+"""`/v1/files`: images uploaded once and used as init images by `file:<id>`, and lines of batches."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from api.auth import authenticate
 from api.init_images import file_key
 from api.outputs import object_response
 from api.services import services
+from genmill.batches.parts import NDJSON
 from genmill.errors import FieldFault, InvalidRequest, UnsupportedMediaType
 from genmill.images import FORMATS, open_header
 from genmill.jobs import new_job_id
 
 FIELDS = ("content", "file")
+BATCH = "batch"
+"""The purpose of a file of lines; it is as large as a request may be, more is streamed to POST /v1/batches."""
 
 blueprint = Blueprint("files", __name__)
 
@@ -25,13 +28,16 @@ blueprint = Blueprint("files", __name__)
 @blueprint.post("/v1/files")
 def upload_file() -> Response:
     tenant = authenticate()
-    upload = _upload()
-    body = upload.read(services().settings.max_image_bytes + 1)
-    header = open_header(body, services().settings, f"/{upload.name}")
-    content_type = FORMATS[header.format or "PNG"]
+    upload, purpose = _upload(), _purpose()
+    if purpose == BATCH:
+        body, content_type = upload.read(), NDJSON
+    else:
+        body = upload.read(services().settings.max_image_bytes + 1)
+        header = open_header(body, services().settings, f"/{upload.name}")
+        content_type = FORMATS[header.format or "PNG"]
     file_id = f"file_{new_job_id()}"
     services().storage.put(file_key(tenant, file_id), body, content_type)
-    response = jsonify(_view(file_id, upload, body, content_type))
+    response = jsonify(_view(file_id, upload, body, content_type, purpose))
     response.status_code = 201
     response.headers["Location"] = services().links.file_url(file_id)
     return response
@@ -54,7 +60,12 @@ def _upload() -> FileStorage:
     raise InvalidRequest(detail, faults=(FieldFault(f"/{FIELDS[0]}", detail, "1 file", "0 files"),))
 
 
-def _view(file_id: str, upload: FileStorage, body: bytes, content_type: str) -> dict[str, Any]:
+def _purpose() -> str:
+    """`batch` for lines; whatever else is said, the file is an image."""
+    return BATCH if request.form.get("purpose") == BATCH else "vision"
+
+
+def _view(file_id: str, upload: FileStorage, body: bytes, content_type: str, purpose: str) -> dict[str, Any]:
     """Both what replicate's and what openai's client read, so that either accepts it."""
     digest = hashlib.sha256(body).hexdigest()
     name = (upload.filename or "file")[:255]
@@ -70,7 +81,7 @@ def _view(file_id: str, upload: FileStorage, body: bytes, content_type: str) -> 
         "etag": digest,
         "checksums": {"sha256": digest},
         "metadata": {},
-        "purpose": "vision",
+        "purpose": purpose,
         "status": "processed",
         "created_at": int(now.timestamp()) if upload.name == "file" else now.isoformat(timespec="seconds"),
         "urls": {"get": services().links.file_url(file_id)},

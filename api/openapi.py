@@ -9,6 +9,8 @@ from pydantic import BaseModel
 from api import admin_schemas
 from api.admin import KeyBody, LimitBody, RotationBody
 from api.admin_operations import ADMIN_OPERATIONS, USAGE_OPERATIONS
+from api.batch_lines import LineBody
+from api.batches import BatchBody
 from api.operations import OPERATIONS, Operation
 from api.schemas import SCHEMAS
 from api.submission import JobBody
@@ -23,10 +25,12 @@ _REF = "#/components/schemas/{model}"
 def document(registry: Registry, base_url: str) -> dict[str, Any]:
 
     schemas: dict[str, Any] = SCHEMAS | admin_schemas.SCHEMAS
-    for model in (JobBody, ImageInput, TextInput, KeyBody, RotationBody, LimitBody, TenantFacts):
+    bodies = (JobBody, LineBody, BatchBody, ImageInput, TextInput, KeyBody, RotationBody, LimitBody, TenantFacts)
+    for model in bodies:
         schemas |= _schemas_of(model)
-    schemas["JobBody"]["properties"]["input"] = {"anyOf": [_ref("ImageInput"), _ref("TextInput")]}
-    schemas["JobBody"]["properties"]["model"]["examples"] = [spec.name for spec in registry.models]
+    for name in ("JobBody", "LineBody"):
+        schemas[name]["properties"]["input"] = {"anyOf": [_ref("ImageInput"), _ref("TextInput")]}
+        schemas[name]["properties"]["model"]["examples"] = [spec.name for spec in registry.models]
     paths: dict[str, dict[str, Any]] = {}
     for operation in (*OPERATIONS, *USAGE_OPERATIONS, *ADMIN_OPERATIONS):
         paths.setdefault(operation.path, {})[operation.method] = _operation(operation)

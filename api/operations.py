@@ -86,6 +86,7 @@ _UPLOAD_BODY = {
             "properties": {
                 "content": {"type": "string", "format": "binary"},
                 "file": {"type": "string", "format": "binary"},
+                "purpose": {"type": "string", "description": "`batch` for lines of a batch; else it is an image."},
             },
         }
     }
@@ -96,6 +97,37 @@ _LIST_QUERY = (
     _parameter("query", "limit", {"type": "integer", "minimum": 1, "maximum": 100}, "Most jobs on the page."),
     _parameter("query", "after", {"type": "string"}, "`after` of the page before."),
 )
+_LINES = {"schema": {"type": "string", "description": "One LineBody a line, each a JSON object."}}
+_BATCH_BODY = {
+    "application/x-ndjson": {
+        **_LINES,
+        "examples": {
+            "two": {
+                "value": '{"custom_id": "a", "model": "shapes", "input": {"prompt": "a red circle"}}\n'
+                '{"custom_id": "b", "model": "captions", "input": {"prompt": "a red"}}\n'
+            }
+        },
+    },
+    "application/jsonl": _LINES,
+    "application/json": {"schema": {"$ref": "#/components/schemas/BatchBody"}},
+}
+_BATCH_QUERY = (
+    _parameter("query", "priority", {"$ref": "#/components/schemas/JobClass"}, "With lines: class of those without."),
+    _parameter("query", "expires_in_s", {"type": "integer", "minimum": 60}, "With lines: seconds that the batch has."),
+    _parameter("query", "rerun", {"type": "boolean"}, "With lines: run them although an earlier batch has."),
+)
+_BATCH_PAGE = (
+    _parameter("query", "limit", {"type": "integer", "minimum": 1, "maximum": 100}, "Most batches on the page."),
+    _parameter("query", "after", {"type": "string"}, "`after` of the page before."),
+)
+_RESULTS_QUERY = (
+    _parameter("query", "after", {"type": "integer", "minimum": 0}, "`seq` of the last line that is known already."),
+    _parameter("query", "limit", {"type": "integer", "minimum": 1}, "Most lines."),
+)
+_RESULTS = {
+    "description": "Lines that have ended and are not known yet, each once, in a lasting order",
+    "content": {"application/x-ndjson": {"schema": {"$ref": "#/components/schemas/BatchResult"}}},
+}
 _SIGNED = (
     _parameter("query", "expires", {"type": "string"}, "Unix time.", is_needed=True),
     _parameter("query", "signature", {"type": "string"}, "Made by genmill.", is_needed=True),
@@ -157,13 +189,35 @@ OPERATIONS = (
         "get", "/v1/jobs/{job_id}/preview", "readPreview", "Read the latest preview of a job with `preview`",
         {200: _PREVIEW}, _READ | _ABSENT,
     ),
+    Operation(
+        "post", "/v1/batches", "createBatch", "Submit many jobs as the lines of one body or file",
+        {202: _json("Accepted", "Batch", {"Location": "The batch", **_RATE}), 200: _json("Known already", "Batch")},
+        _READ | _INVALID | _BODY | _LIMITED | _ABSENT, _BATCH_QUERY, _BATCH_BODY,
+    ),
+    Operation(
+        "get", "/v1/batches", "listBatches", "List your batches, newest first",
+        {200: _json("A page", "BatchList")}, _READ | _INVALID, _BATCH_PAGE,
+    ),
+    Operation(
+        "get", "/v1/batches/{batch_id}", "readBatch", "Read how far a batch is",
+        {200: _json("The batch", "Batch")}, _READ | _ABSENT,
+    ),
+    Operation(
+        "post", "/v1/batches/{batch_id}/cancel", "cancelBatch",
+        "Cancel a batch: what waits is canceled, what runs may end",
+        {200: _json("What it did", "CanceledBatch")}, _READ | _ABSENT,
+    ),
+    Operation(
+        "get", "/v1/batches/{batch_id}/results", "readBatchResults", "Read a batch's results, while it runs and after",
+        {200: _RESULTS}, _READ | _ABSENT | _INVALID, _RESULTS_QUERY,
+    ),
     Operation("get", "/v1/models", "listModels", "List models", {200: _json("All", "ModelList")}, _READ),
     Operation(
         "get", "/v1/models/{name}", "readModel", "Read a model, by name or alias",
         {200: _json("The model", "Model")}, _READ | _ABSENT,
     ),
     Operation(
-        "post", "/v1/files", "uploadFile", "Upload an image to use as init_image by `file:<id>`",
+        "post", "/v1/files", "uploadFile", "Upload an image to use as init_image by `file:<id>`, or lines of a batch",
         {201: _json("Stored", "File")}, _READ | _INVALID | _BODY, (), _UPLOAD_BODY,
     ),
     Operation(

@@ -114,7 +114,7 @@ def _unexpected(error: Exception) -> Response:
 
 
 def _too_large() -> BodyTooLarge:
-    length, most = request.content_length, current_app.config["MAX_CONTENT_LENGTH"]
+    length, most = request.content_length, request.max_content_length or 0
     if request.mimetype == "multipart/form-data" and length is not None and length <= most:
         limit = f"{current_app.config['MAX_FORM_MEMORY_SIZE']} bytes in {current_app.config['MAX_FORM_PARTS']} fields"
         return _body_too_large("the form's fields, but for its file, take more than {limit}", limit, f"{length} bytes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from genmill.batches import BatchState
 from genmill.events import EventKind
 from genmill.jobs import JobState
 from genmill.registry import Batching
@@ -31,7 +32,10 @@ def _list(name: str) -> dict[str, Any]:
 
 
 _ERROR = _object({"message": _TEXT, "type": _TEXT, "param": _MAYBE_TEXT, "code": _TEXT})
-_FAULT = _object({"pointer": _TEXT, "detail": _TEXT, "limit": _TEXT, "value": _TEXT}, optional=("limit", "value"))
+_FAULT = _object(
+    {"line": _WHOLE, "pointer": _TEXT, "detail": _TEXT, "limit": _TEXT, "value": _TEXT},
+    optional=("line", "limit", "value"),
+)
 _PROBLEM_EXAMPLE = {
     "type": "urn:genmill:problem:invalid_request",
     "title": "The request is not valid.",
@@ -177,6 +181,35 @@ _FILE = {
     "urls": _object({"get": _TEXT}),
 }
 
+_COUNTS = ("total", "waiting", "running", "succeeded", "failed", "canceled", "skipped")
+_BATCH = {
+    "id": _TEXT,
+    "object": {"const": "batch"},
+    "status": {"enum": [state.value for state in BatchState]},
+    "counts": _object(dict.fromkeys(_COUNTS, _WHOLE)),
+    "results": {"type": "integer", "description": "Lines whose result can be read."},
+    "rate_per_s": {"type": "number", "description": "Lines that end a second, lately."},
+    "eta_s": {"type": ["number", "null"], "description": "Seconds until the last line, at that rate."},
+    "created_at": _MAYBE_TEXT,
+    "expires_at": _MAYBE_TEXT,
+    "cancelling_at": _MAYBE_TEXT,
+    "ended_at": _MAYBE_TEXT,
+    "resume_of": _MAYBE_TEXT,
+    "metadata": _FREE,
+    "urls": _object({"get": _TEXT, "cancel": _TEXT, "results": _TEXT}),
+}
+_BATCH_RESULT = {
+    "seq": {"type": "integer", "description": "Its place in the results, from 1; give it as `after` to go on."},
+    "custom_id": _TEXT,
+    "job_id": _TEXT,
+    "state": {"enum": [state.value for state in JobState if state.is_terminal]},
+    "model": _TEXT,
+    "outputs": {"type": "array", "items": _OUTPUT},
+    "text": _GENERATED_TEXT,
+    "receipt": {"type": "object", "additionalProperties": True},
+    "error": {"anyOf": [_object({"code": _TEXT, "message": _TEXT}), {"type": "null"}]},
+}
+
 _CANCEL = {"enum": ["dequeued", "interrupting", "too_late", "unknown"]}
 
 _WORKER = {
@@ -203,6 +236,10 @@ SCHEMAS: dict[str, Any] = {
     "CanceledJob": _object({**_JOB, "cancel": _CANCEL}, optional=("text",)),
     "JobList": _list("Job"),
     "JobEvent": _object(_EVENT, optional=tuple(name for name in _EVENT if name not in ("kind", "attempt"))),
+    "Batch": _object(_BATCH),
+    "CanceledBatch": _object({**_BATCH, "cancel": {"enum": ["cancelling", "too_late", "unknown"]}}),
+    "BatchList": _list("Batch"),
+    "BatchResult": _object(_BATCH_RESULT, optional=("model", "text", "receipt")),
     "Model": _object(_MODEL),
     "ModelList": _list("Model"),
     "File": _object(_FILE),

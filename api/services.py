@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from flask import current_app
 from redis import Redis
 
+from genmill.batches import Intake, Ledger, ResultParts
 from genmill.connections import connect
 from genmill.links import Links
 from genmill.registry import Registry, load_registry
@@ -28,18 +29,25 @@ class Services:
     store: Store
     storage: Storage
     links: Links
+    ledger: Ledger
+    intake: Intake
+    results: ResultParts
 
 
 def open_services(settings: Settings) -> Services:
     """Raises SettingsInvalid; connects to nothing yet, so that the API starts before its Redis does."""
     redis = connect(settings, retries=1, timeout_s=REDIS_TIMEOUT_S)
+    storage, ledger = open_storage(settings), Ledger(redis, settings)
     return Services(
         settings=settings,
         registry=load_registry(settings.models),
         redis=redis,
         store=Store(redis, settings),
-        storage=open_storage(settings),
+        storage=storage,
         links=Links(settings),
+        ledger=ledger,
+        intake=Intake(ledger, storage, settings),
+        results=ResultParts(storage),
     )
 
 

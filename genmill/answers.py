@@ -63,7 +63,7 @@ def error_of(response: httpx.Response) -> GenmillError:
     except (ValueError, KeyError, TypeError):
         problem, detail, code = {}, f"HTTP {response.status_code} without a problem body", ""
     faults = tuple(
-        FieldFault(fault["pointer"], fault["detail"], fault.get("limit"), fault.get("value"))
+        FieldFault(fault["pointer"], fault["detail"], fault.get("limit"), fault.get("value"), fault.get("line"))
         for fault in problem.get("errors", ())
     )
     status = response.status_code

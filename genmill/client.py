@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import mimetypes
 import time
 import uuid
@@ -206,6 +207,11 @@ class Client:
     def fetch(self, url: str) -> bytes:
         """What lies under a signed link. The API key is not sent along."""
         return self._answer("GET", url, {}).content
+
+    def lines(self, path: str, **options: Any) -> list[dict[str, Any]]:
+        """What a GET answers as lines of JSON."""
+        answer = self._answer("GET", path, {"headers": self._auth, **options})
+        return [json.loads(row) for row in answer.content.splitlines()]
 
     def call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         """One call of the API, repeated while that may help; the JSON of its answer."""

@@ -12,16 +12,19 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class FieldFault:
-    """What is wrong with one field: where (JSON pointer), why, which limit, which value."""
+    """What is wrong with one field: where (JSON pointer), why, which limit, which value; of a file, in which line."""
 
     pointer: str
     detail: str
     limit: str | None = None
     value: str | None = None
+    line: int | None = None
 
-    def as_json(self) -> dict[str, str]:
-        pairs = {"pointer": self.pointer, "detail": self.detail, "limit": self.limit, "value": self.value}
-        return {name: text for name, text in pairs.items() if text is not None}
+    def as_json(self) -> dict[str, str | int]:
+        pairs = {
+            "line": self.line, "pointer": self.pointer, "detail": self.detail, "limit": self.limit, "value": self.value
+        }  # fmt: skip
+        return {name: part for name, part in pairs.items() if part is not None}
 
 
 class GenmillError(Exception):
@@ -83,6 +86,12 @@ class InvalidImage(InvalidRequest):
     """The init image cannot be used."""
 
     code = "invalid_image"
+
+
+class BatchInvalid(InvalidRequest):
+    """Lines of the batch are not valid; nothing of it is kept."""
+
+    code = "batch_invalid"
 
 
 class IdempotencyMismatch(InvalidRequest):
@@ -152,6 +161,12 @@ class PreviewNotFound(NotFound):
     code = "preview_not_found"
 
 
+class BatchNotFound(NotFound):
+    """No such batch."""
+
+    code = "batch_not_found"
+
+
 class OutputExpired(GenmillError):
     """The output is past its retention."""
 
@@ -205,6 +220,12 @@ class JobCanceled(JobFailure):
     """The job was canceled."""
 
     code, is_retryable = "canceled", False
+
+
+class JobDeleted(JobFailure):
+    """The job was deleted before its result was collected."""
+
+    code, is_retryable = "job_deleted", False
 
 
 class ModelUnavailable(JobFailure):

@@ -38,6 +38,16 @@ MEMORY_TTL_S = 30 * 24 * 3600
 TOKEN_TTL_S = 60
 """How long a claim's token replays its answer; longer than any client retry."""
 
+BATCH_JOB_TTL_S = 30
+"""How long a line's job is kept once its result is in the batch's results; longer than a scheduler that lost its lead
+may go on to believe in it, so that what it still submits is known."""
+
+BATCH_SLACK_S = 24 * 3600
+"""How much longer than its own time a batch is remembered while it runs, for the draining of what it has open."""
+
+INTAKE_TTL_S = 3600
+"""How long what an intake stored stays without a next part of it."""
+
 RATE_WINDOW_S = 60
 """In which submissions are counted."""
 
@@ -116,6 +126,15 @@ PREFIXES = {
     "deliveries": "gm:deliveries:",
     "tokens": "gm:tokens:",
     "preview": "gm:preview:",
+    "batch": "gm:batch:",
+    "batchopen": "gm:batchopen:",
+    "batchended": "gm:batchended:",
+    "batchfaults": "gm:batchfaults:",
+    "batchparts": "gm:batchparts:",
+    "batchbody": "gm:batchbody:",
+    "batchlist": "gm:batchlist:",
+    "batches": "gm:batches",
+    "shelf": "gm:shelf",
 }
 
 SUFFIXES = {"dependents": ":dependents", "dependencies": ":dependencies"}
@@ -173,6 +192,30 @@ def tokens(job_id: str) -> str:
 
 def preview(job_id: str) -> str:
     return PREFIXES["preview"] + job_id
+
+
+def batch(batch_id: str) -> str:
+    return PREFIXES["batch"] + batch_id
+
+
+def batch_open(batch_id: str) -> str:
+    return PREFIXES["batchopen"] + batch_id
+
+
+def batch_ended(batch_id: str) -> str:
+    return PREFIXES["batchended"] + batch_id
+
+
+def batch_faults(batch_id: str) -> str:
+    return PREFIXES["batchfaults"] + batch_id
+
+
+def batch_parts(batch_id: str) -> str:
+    return PREFIXES["batchparts"] + batch_id
+
+
+def tenant_batches(tenant: str) -> str:
+    return PREFIXES["batchlist"] + tenant
 
 
 def lua_prelude() -> str:

@@ -42,6 +42,9 @@ class Links:
     def job_url(self, job_id: str) -> str:
         return f"{self.base_url}/v1/jobs/{quote(job_id)}"
 
+    def batch_url(self, batch_id: str) -> str:
+        return f"{self.base_url}/v1/batches/{quote(batch_id)}"
+
     def file_url(self, file_id: str) -> str:
         return f"{self.base_url}/v1/files/{quote(file_id)}/content"
 

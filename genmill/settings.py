@@ -61,6 +61,13 @@ class Settings(BaseSettings):
     failure_ttl_s: int = Field(default=7 * 24 * 3600, ge=60)
     idempotency_ttl_s: int = Field(default=24 * 3600, ge=1)
 
+    batch_window: int = Field(default=2_000, ge=1)
+    batch_max_lines: int = Field(default=10_000_000, ge=1)
+    batch_max_line_bytes: int = Field(default=1_000_000, ge=100)
+    batch_max_bytes: int = Field(default=20_000_000_000, ge=100)
+    batch_max_active: int = Field(default=100, ge=1)
+    batch_ttl_s: int = Field(default=7 * 24 * 3600, ge=60)
+
     device: str | None = None
     max_resident: int = Field(default=4, ge=1)
     memory_gib: float | None = Field(default=None, gt=0)

@@ -101,6 +101,11 @@ def view(redis: Redis, limits: LimitBook, tenant: str) -> dict[str, Any]:
     return found
 
 
+def allowed_classes(redis: Redis, tenant: str) -> list[str] | None:
+    """The priorities that the tenant may use; None for all."""
+    return _classes(redis.hget(_CLASSES, tenant))
+
+
 def list_tenants(redis: Redis, limits: LimitBook) -> list[dict[str, Any]]:
     """All, by name."""
     return _views(redis, limits, names(redis, limits))

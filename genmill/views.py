@@ -23,17 +23,17 @@ def job_view(record: JobRecord, links: Links, *, waiting: Waiting | None = None)
         "model": record.model,
         "priority": record.job_class,
         "created_at": _created_at(record),
-        "queued_at": _iso(record.enqueued_ms),
-        "started_at": _iso(record.started_ms),
-        "ended_at": _iso(record.ended_ms),
-        "deadline_at": _iso(record.deadline_ms),
+        "queued_at": iso(record.enqueued_ms),
+        "started_at": iso(record.started_ms),
+        "ended_at": iso(record.ended_ms),
+        "deadline_at": iso(record.deadline_ms),
         "timings": _timings(record),
         "progress": dict(record.progress) if record.progress else None,
         "position": waiting.position if waiting else None,
         "waiting_for": _waiting_for(waiting) if waiting else None,
         "input": _input(record),
         "reproducible": record.request.get("reproducible", False) is True,
-        "outputs": [_output(output, links) for output in result.get("outputs", ())],
+        "outputs": [output_view(output, links) for output in result.get("outputs", ())],
         "receipt": result.get("receipt"),
         "error": dict(record.error) if record.error else None,
         "metadata": dict(record.metadata),
@@ -55,7 +55,7 @@ def _waiting_for(waiting: Waiting) -> dict[str, Any]:
     return {"reason": waiting.reason, **{name: value for name, value in named.items() if value is not None}}
 
 
-def _output(output: dict[str, Any], links: Links) -> dict[str, Any]:
+def output_view(output: dict[str, Any], links: Links) -> dict[str, Any]:
     facts = {name: value for name, value in output.items() if name != "key"}
     return {"url": links.output_url(output["key"]), **facts}
 
@@ -68,10 +68,10 @@ def _input(record: JobRecord) -> dict[str, Any]:
 
 
 def _created_at(record: JobRecord) -> str | None:
-    return record.created_at or _iso(record.enqueued_ms)
+    return record.created_at or iso(record.enqueued_ms)
 
 
-def _iso(ms: float | None) -> str | None:
+def iso(ms: float | None) -> str | None:
     if not ms:
         return None
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,1 +1,1 @@
-"""The control plane: leader lock, reaping, delayed work, limits. Never on the path of a job."""
+"""The control plane: leader lock, reaping, delayed work, limits, batches. Never on the path of a job."""

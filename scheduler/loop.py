@@ -22,6 +22,8 @@ log = logging.getLogger("genmill.scheduler")
 LEAST_PAUSE_S = 3.0
 """Workers that could not renew try again a second later."""
 TICK_S = 1
+LEAST_LEAD_S = 2.0
+"""What must be left of the lead for something that others must not do at the same time."""
 LIMITS_TTL_S = 30.0
 """Published limits outlive a take-over; when no scheduler is left the static ones of the workers hold."""
 
@@ -57,6 +59,7 @@ class Scheduler:
         self._store = store
         self._delayed = DelayedWork(store)
         self._epoch: int | None = None
+        self._led_at = clock() - keys.SCHEDULER_LOCK_TTL_S
         self._clock = clock
         self._reap_after = clock()
 
@@ -72,13 +75,19 @@ class Scheduler:
             stop.wait(TICK_S)
         self._resign()
 
+    def leads(self) -> bool:
+        """Whether no other can lead by now, asked without a word to Redis."""
+        return self._epoch is not None and self._clock() < self._led_at + keys.SCHEDULER_LOCK_TTL_S - LEAST_LEAD_S
+
     def note_outage(self) -> None:
         """Leases ran out while nobody could renew them: let the workers renew before anything is reaped."""
         self._reap_after = self._clock() + max(2 * self._store.settings.renew_s, LEAST_PAUSE_S)
 
     def tick(self) -> None:
         """One second's work of a leader; nothing on standby. Raises RedisError."""
+        asked_at = self._clock()
         epoch = self._store.lead(self.name, keys.SCHEDULER_LOCK_TTL_S)
+        self._led_at = asked_at
         if epoch != self._epoch:
             log.info("scheduler %s %s", self.name, "is on standby" if epoch is None else f"leads, epoch {epoch}")
             self._epoch = epoch

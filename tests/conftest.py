@@ -14,6 +14,8 @@ from genmill.connections import connect
 from genmill.settings import Settings, load_settings
 from genmill.store import Store
 
+pytest_plugins = ["tests.batches"]
+
 SettingsFactory = Callable[..., Settings]
 
 

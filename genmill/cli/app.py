@@ -8,6 +8,7 @@ import click
 
 from genmill import __version__
 from genmill.cli.audit import audit
+from genmill.cli.backfill import backfill
 from genmill.cli.demo import demo
 from genmill.cli.doctor import doctor
 from genmill.cli.env import show_env
@@ -32,6 +33,7 @@ def cli() -> None:
     genmill up                                     run everything on this machine
     genmill submit shapes "a red circle on a blue background" -o circle.png
     genmill jobs watch ID                          follow a job to its end
+    genmill backfill lines.jsonl -o pictures       many jobs from a file; goes on after Ctrl-C
 
     Exit codes: 0 done, 1 the job did not succeed, 2 wrong usage, 3 refused, 4 unavailable (try again),
     5 waited too long.
@@ -40,7 +42,7 @@ def cli() -> None:
 
 OPERATORS = (keys, tenants, limits, usage, audit, profile, doctor, show_env)
 
-for command in (up, demo, submit, jobs, status, models, webhook_secret, *OPERATORS):
+for command in (up, demo, submit, backfill, jobs, status, models, webhook_secret, *OPERATORS):
     cli.add_command(command)
 
 

@@ -94,7 +94,8 @@ def _fault_text(fault: FieldFault) -> str:
         if text is not None and not re.search(rf"(?<!\w){re.escape(text)}(?!\w)", fault.detail)
     ]
     detail = fault.detail.removeprefix(f"{fault.pointer.rpartition('/')[2]}: ")
-    return f"{fault.pointer}: {detail}" + (f" ({', '.join(facts)})" if facts else "")
+    where = fault.pointer if fault.line is None else f"line {fault.line} {fault.pointer}"
+    return f"{where}: {detail}" + (f" ({', '.join(facts)})" if facts else "")
 
 
 def _read(error: Exception) -> tuple[str, str, Sequence[FieldFault], Exit]:

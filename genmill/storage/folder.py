@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from genmill.errors import NotFound, StorageUnavailable
-from genmill.storage.port import StoredObject, checked_key, is_key
+from genmill.storage.port import CHUNK_BYTES, StoredObject, checked_key, is_key
 
 mimetypes.add_type("image/webp", ".webp")
 
@@ -52,6 +52,18 @@ class FolderStorage:
                 raise NotFound from None
             kept = _type_file(path)
             return StoredObject(body, kept.read_text() if kept.exists() else _guessed_type(path))
+
+    def chunks(self, key: str) -> Iterator[bytes]:
+        if not is_key(key):
+            raise NotFound
+        with _reachable():
+            try:
+                file = (self.root / key).open("rb")
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                raise NotFound from None
+            with file:
+                while chunk := file.read(CHUNK_BYTES):
+                    yield chunk
 
     def delete_prefix(self, prefix: str) -> None:
         path = self.root / checked_key(prefix.rstrip("/"))

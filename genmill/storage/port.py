@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+
+CHUNK_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,9 @@ class Storage(Protocol):
 
     def get(self, key: str) -> StoredObject:
         """Raises NotFound, also for a bad key."""
+
+    def chunks(self, key: str) -> Iterator[bytes]:
+        """The object in parts of at most CHUNK_BYTES, if it is too large to hold. Raises NotFound with the first."""
 
     def delete_prefix(self, prefix: str) -> None:
         """Delete the object `prefix` and all objects under `prefix/`. Nothing there is no error."""

@@ -10,7 +10,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from genmill.errors import NotFound, StorageUnavailable
-from genmill.storage.port import StoredObject, checked_key, is_key
+from genmill.storage.port import CHUNK_BYTES, StoredObject, checked_key, is_key
 
 _ABSENT = frozenset({"NoSuchKey", "404"})
 
@@ -47,6 +47,13 @@ class S3Storage:
             answer = self._s3.get_object(Bucket=self.bucket, Key=self.prefix + key)
             with answer["Body"] as stream:
                 return StoredObject(stream.read(), answer["ContentType"])
+
+    def chunks(self, key: str) -> Iterator[bytes]:
+        if not is_key(key):
+            raise NotFound
+        with _reachable(), self._s3.get_object(Bucket=self.bucket, Key=self.prefix + key)["Body"] as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                yield chunk
 
     def delete_prefix(self, prefix: str) -> None:
         key = self.prefix + checked_key(prefix.rstrip("/"))

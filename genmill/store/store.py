@@ -240,6 +240,13 @@ class Store:
             for job_id, fields, entries in zip(job_ids, replies[::2], replies[1::2], strict=True)
         ]
 
+    def which_exist(self, job_ids: Sequence[str]) -> set[str]:
+        """Those that are stored, whatever their state."""
+        with self.redis.pipeline(transaction=False) as pipe:
+            for job_id in job_ids:
+                pipe.exists(keys.job(job_id))
+            return {job_id for job_id, exists in zip(job_ids, pipe.execute(), strict=True) if exists}
+
     def list_ids(self, tenant: str, after: str | None, limit: int) -> list[str]:
         """Newest first; `after` is the last id of the page before."""
         index = keys.tenant_jobs(tenant)

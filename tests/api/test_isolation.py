@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any
@@ -31,8 +32,15 @@ def make_file(caller: Caller) -> str:
     return str(caller("POST", "/v1/files", data={"content": (BytesIO(picture()), "x.png")}).json["id"])
 
 
+def make_batch(caller: Caller) -> str:
+    row = json.dumps({"custom_id": "a", **IMAGE_JOB}).encode()
+    headers = {"content-type": "application/x-ndjson"}
+    return str(caller("POST", "/v1/batches?rerun=true", data=row, headers=headers).json["id"])
+
+
 OWNED: dict[str, tuple[Make, str]] = {
     "job_id": (make_job, "0" * 26),
+    "batch_id": (make_batch, f"batch_{'0' * 26}"),
     "file_id": (make_file, f"file_{'0' * 26}"),
 }
 """Parameter of a route: how a tenant makes such a thing, and an id that nothing has. A route whose parameters stand

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -27,6 +28,7 @@ from tests.fleet import Process, Valkey, eventually, free_port
 class Running:
     url: str
     valkey: Valkey
+    outputs: Path
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     process = Process([gunicorn, *args, "api.wsgi:app"], env, folder / "api.log")
     url = f"http://127.0.0.1:{port}"
     eventually(lambda: _status(url) == 200)
-    yield Running(url, valkey)
+    yield Running(url, valkey, folder / "outputs")
     process.stop()
     valkey.stop()
 
@@ -55,6 +57,19 @@ def _status(url: str) -> int:
         return httpx.get(f"{url}/readyz", timeout=10).status_code
     except httpx.TransportError:
         return 0
+
+
+@pytest.mark.parametrize("head", [b"transfer-encoding: chunked", b"content-length: 10000000"])
+def test_a_batch_that_breaks_off_leaves_nothing(head: bytes, running: Running) -> None:
+    row = b'{"custom_id": "%d", "model": "captions", "input": {"prompt": "a red"}}\n'
+    lines = b"".join(row % number for number in range(1_200))
+    parts, folder = urlsplit(running.url), running.outputs / "batches"
+    with socket.create_connection((parts.hostname or "", parts.port or 0)) as client:
+        client.sendall(b"POST /v1/batches HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/x-ndjson\r\n")
+        client.sendall(head + b"\r\n\r\n" + (b"%x\r\n" % len(lines) if b"chunked" in head else b"") + lines)
+        eventually(lambda: list(folder.glob("*/lines/*.jsonl")))
+    eventually(lambda: not list(folder.glob("*")))
+    assert httpx.get(f"{running.url}/v1/batches").json()["data"] == []
 
 
 def test_client_round_trip(running: Running) -> None:

@@ -415,6 +415,7 @@ def test_every_command_has_help_and_json() -> None:
         "up",
         "demo",
         "submit",
+        "backfill",
         "jobs",
         "status",
         "models",

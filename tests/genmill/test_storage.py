@@ -14,6 +14,7 @@ from moto.server import ThreadedMotoServer
 from genmill.errors import NotFound, SettingsInvalid, StorageUnavailable
 from genmill.settings import load_settings
 from genmill.storage import FolderStorage, Storage, StoredObject, open_storage
+from genmill.storage.port import CHUNK_BYTES
 from tests.fleet import free_port
 
 BAD_KEYS = ["", "/a", "a/", "a//b", "../a", "a/../b", "a/./b", ".a", "a/.b", "a\\b", "a\0b", "ä", "a b", "a" * 600]
@@ -82,6 +83,22 @@ def test_bad_keys(key: str, storage: Storage) -> None:
         storage.put(key, b"1", "text/plain")
     with pytest.raises(NotFound):
         storage.get(key)
+
+
+def test_a_large_object_comes_in_chunks(storage: Storage) -> None:
+    body = bytes(range(256)) * 3_000
+    storage.put("a/large.bin", body, "application/octet-stream")
+    chunks = list(storage.chunks("a/large.bin"))
+    assert b"".join(chunks) == body
+    assert len(chunks) > 1
+    assert max(map(len, chunks)) <= CHUNK_BYTES
+
+
+@pytest.mark.parametrize("key", ["a/none.bin", "a", "../a", ""])
+def test_chunks_of_what_is_not_there(key: str, storage: Storage) -> None:
+    storage.put("a/b.bin", b"x", "application/octet-stream")
+    with pytest.raises(NotFound):
+        next(storage.chunks(key))
 
 
 def test_delete_prefix_takes_the_folder_and_no_neighbour(storage: Storage) -> None:

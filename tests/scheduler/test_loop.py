@@ -8,11 +8,12 @@ from redis import Redis
 from rq.registry import ScheduledJobRegistry
 from rq.serializers import JSONSerializer
 
+from genmill import keys
 from genmill.jobs import JobRequest, JobState, new_job_id
 from genmill.keys import JobClass
 from genmill.registry import load_registry
 from genmill.store import Outcome, Settlement, Store, Want
-from scheduler.loop import LEAST_PAUSE_S, Scheduler
+from scheduler.loop import LEAST_LEAD_S, LEAST_PAUSE_S, Scheduler
 from tests.conftest import SettingsFactory
 from tests.fleet import eventually
 
@@ -40,6 +41,17 @@ def test_only_one_leads_and_the_epoch_grows(store: Store, redis: Redis) -> None:
     store.resign("one")
     second.tick()
     assert (redis.get("gm:leader"), redis.get("gm:epoch")) == (b"two", b"2")
+
+
+def test_a_leader_that_is_not_confirmed_does_not_count_on_its_lead(store: Store) -> None:
+    now = [100.0]
+    leader, other = Scheduler(store, "one", clock=lambda: now[0]), Scheduler(store, "two", clock=lambda: now[0])
+    assert not leader.leads()
+    leader.tick()
+    other.tick()
+    assert (leader.leads(), other.leads()) == (True, False)
+    now[0] += keys.SCHEDULER_LOCK_TTL_S - LEAST_LEAD_S
+    assert not leader.leads()
 
 
 def test_a_leader_cannot_publish_once_another_leads(store: Store) -> None:

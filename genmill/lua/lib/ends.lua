@@ -83,11 +83,13 @@ local function finish(h, o)
   report(h, o)
   keep_job(h, o.ttl)
   note_end(h.id, o.status, o.ttl)
+  note_line(h.id)
 end
 
 -- Send all that waits. Jobs that wait for ended ones, slots, then lanes, then the indexes over them.
 local function flush()
   flush_ended()
+  flush_lines()
   flush_holders()
   send_waiting()
   for tenant in pairs(freed) do unpark(tenant) end

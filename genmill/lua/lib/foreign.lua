@@ -21,6 +21,7 @@ local function follow_cancel(id)
   later('ZADD', K.canceled .. h.origin, expiry(ttl), id)
   keep_job(h, ttl)
   note_end(id, 'canceled', ttl)
+  note_line(id)
 end
 
 -- RQ itself ended a running job (its cancel or delete): free its slots; a canceled one still tells its webhook.

@@ -1,0 +1,99 @@
+"""What a batch keeps in the storage: its lines, and the results of those that have ended, in numbered parts."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+from genmill.batches.lines import Line
+from genmill.errors import NotFound
+from genmill.storage import Storage
+
+LINES_A_PART = 500
+RESULTS_A_PART = 1_000
+"""A full part; the last one is written anew as it grows, so this bounds what a kill may write in vain."""
+PARTS_HELD = 16
+NDJSON = "application/x-ndjson"
+
+
+def folder_of(batch_id: str) -> str:
+    """Everything of a batch lies under it, and goes with it."""
+    return f"batches/{batch_id}"
+
+
+def input_key(batch_id: str, number: int) -> str:
+    """Where a line's init image lies."""
+    return f"{folder_of(batch_id)}/inputs/{number}.png"
+
+
+class LineParts:
+    """Lines by their number, counted from 1: part p holds the LINES_A_PART lines after p * LINES_A_PART."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._held: OrderedDict[tuple[str, int], list[bytes]] = OrderedDict()
+
+    def write(self, batch_id: str, part: int, lines: list[bytes]) -> None:
+        self._storage.put(_line_key(batch_id, part), b"".join(lines), NDJSON)
+
+    def read(self, batch_id: str, after: int, most: int) -> list[Line]:
+        """Up to `most` of the lines after number `after`; fewer at the end of a part, none only past the last line.
+        Raises StorageUnavailable."""
+        part, offset = divmod(after, LINES_A_PART)
+        return [Line.from_json(raw) for raw in self._part(batch_id, part)[offset : offset + most]]
+
+    def all(self, batch_id: str) -> Iterator[Line]:
+        """From the first on; one part is held at a time."""
+        part = 0
+        while lines := self._part(batch_id, part):
+            yield from map(Line.from_json, lines)
+            part += 1
+
+    def _part(self, batch_id: str, part: int) -> list[bytes]:
+        place = (batch_id, part)
+        if place not in self._held:
+            try:
+                body = self._storage.get(_line_key(batch_id, part)).body
+            except NotFound:
+                return []
+            self._held[place] = body.splitlines()
+            if len(self._held) > PARTS_HELD:
+                self._held.popitem(last=False)
+        self._held.move_to_end(place)
+        return self._held[place]
+
+
+class ResultParts:
+    """Results in the order in which they were collected. A part has a name of its own each time it is written: which
+    one counts, the batch's ledger says, so that two writers cannot mix."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def write(self, batch_id: str, rows: list[bytes]) -> str:
+        """Returns the part's name."""
+        name = uuid.uuid4().hex[:16]
+        self._storage.put(_result_key(batch_id, name), b"".join(row + b"\n" for row in rows), NDJSON)
+        return name
+
+    def read(self, batch_id: str, name: str) -> list[bytes]:
+        """Raises NotFound for a part that a longer one has replaced."""
+        return self._storage.get(_result_key(batch_id, name)).body.splitlines()
+
+    def drop(self, batch_id: str, name: str) -> None:
+        self._storage.delete_prefix(_result_key(batch_id, name))
+
+
+def as_row(result: dict[str, Any]) -> bytes:
+    return json.dumps(result, separators=(",", ":")).encode()
+
+
+def _line_key(batch_id: str, part: int) -> str:
+    return f"{folder_of(batch_id)}/lines/{part:06d}.jsonl"
+
+
+def _result_key(batch_id: str, name: str) -> str:
+    return f"{folder_of(batch_id)}/results/{name}.jsonl"

@@ -1,0 +1,34 @@
+-- Enters lines whose results stand in a part of the batch's results: they are open no more, and their jobs may go.
+-- ARGV: id, number of collected lines as the caller knows it, lines in a full part, name of the part, job's ttl s,
+--       succeeded, failed, canceled (counts of these lines), then the lines
+-- Returns 1, or 0 when another has collected since: nothing changed, and the part is not to be read.
+local id, done, part_lines, part, job_ttl_s = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local key, lines = K.batch .. id, {unpack(ARGV, 9)}
+local h = redis.call('HMGET', key, 'done', 'tenant', 'mark_ms', 'mark_done')
+if tonumber(h[1] or -1) ~= done then return 0 end
+
+local ENDED = {finished = K.finished, failed = K.failed, canceled = K.canceled, stopped = K.failed}
+local function let_go(job)  -- one that an operator has queued again stays, and one whose webhook may still ask for it
+  local status, origin, hook = unpack(redis.call('HMGET', K.job .. job, 'status', 'origin', 'hook'))
+  later('ZREM', K.list .. h[2], job)
+  if not status or not ENDED[status] or hook then return end
+  redis.call('EXPIRE', K.job .. job, job_ttl_s)
+  redis.call('EXPIRE', K.results .. job, job_ttl_s)
+  later('ZREM', ENDED[status] .. origin, job)
+end
+
+for _, line in ipairs(lines) do let_go(id .. '-' .. line) end
+send_waiting()
+send('SREM', K.batchopen .. id, lines)
+send('SREM', K.batchended .. id, lines)
+send('HDEL', K.batchfaults .. id, lines)
+local parts, index = K.batchparts .. id, math.floor(done / part_lines)
+if redis.call('LLEN', parts) > index then redis.call('LSET', parts, index, part)
+else redis.call('RPUSH', parts, part) end
+redis.call('EXPIRE', parts, redis.call('TTL', key))
+for i, name in ipairs({'succeeded', 'failed', 'canceled'}) do redis.call('HINCRBY', key, name, ARGV[5 + i]) end
+redis.call('HSET', key, 'done', int(done + #lines))
+if now_ms - tonumber(h[3]) >= 30000 then  -- the rate is that since the mark before
+  redis.call('HSET', key, 'pace_ms', h[3], 'pace_done', h[4], 'mark_ms', int(now_ms), 'mark_done', int(done + #lines))
+end
+return 1
