@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from genmill.registry import ModelSpec
+from genmill.registry import Batching, ModelSpec
 from worker.batch_worker import BatchWorker
 from worker.engines.base import Curve, Engine, EngineJob, Event, Finished, Left, ModelMemory, Receipt, TextOutput
 
 
 class NoopEngine:
     """Finishes whoever is on board at its next step."""
+
+    batching = Batching.CONTINUOUS
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
