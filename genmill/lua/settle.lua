@@ -13,7 +13,7 @@ local TYPES = {finished = 1, failed = 2, canceled = 3, stopped = 3}
 local function charge(h, gpu_ms, weight)
   local owed = (gpu_ms - tonumber(h.cost or 1)) / (weight or 1)
   set_virtual_time(h.tenant, math.max(0, virtual_time(h.tenant) + owed))
-  touch(h.origin, h.batch_key, h.tenant)
+  reindex(h.origin, h.batch_key, h.tenant)  -- what it owes says when it is next; its lanes are as they were
 end
 
 local ENDING = {'status', 'fence', 'origin', 'tenant', 'batch_key', 'cost', 'worker_name', 'hook', 'result_ttl',

@@ -8,7 +8,7 @@ local function dependencies_of(id) return K.job .. ':' .. id .. K.dependencies e
 -- Onto RQ's plain list; the next claim puts it into its lane.
 local function push(id, class, is_front)
   later(is_front and 'LPUSH' or 'RPUSH', K.queue .. class, id)
-  woken[class] = true
+  woken[class], stocked[class] = true, true
 end
 
 local function is_met(status, takes_failed) return status == 'finished' or (status == 'failed' and takes_failed) end

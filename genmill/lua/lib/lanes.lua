@@ -20,11 +20,17 @@ local function wake(class)
   redis.call('EXPIRE', K.wake .. class, 60)
 end
 
-local touched, woken = {}, {}  -- class -> batch key -> tenant; classes whose workers have something new
-local function touch(class, bk, tenant)
+-- class -> batch key -> tenants to index anew; class:batch key where jobs came or went; classes whose workers have
+-- something new, and those that got jobs
+local touched, moved, woken, stocked = {}, {}, {}, {}
+local function reindex(class, bk, tenant)
   touched[class] = touched[class] or {}
   touched[class][bk] = touched[class][bk] or {}
   touched[class][bk][tenant] = true
+end
+local function touch(class, bk, tenant)
+  reindex(class, bk, tenant)
+  moved[class .. ':' .. bk] = true
 end
 
 local lined_up = {}  -- tenant -> by how much its number of waiting jobs changes
@@ -37,7 +43,7 @@ local function enqueue(h)
   later('ZADD', K.ready .. key, h.vd, h.id)
   touch(h.origin, h.batch_key, h.tenant)
   lined_up[h.tenant] = (lined_up[h.tenant] or 0) + 1
-  woken[h.origin] = true
+  woken[h.origin], stocked[h.origin] = true, true
 end
 
 local function dequeue(h)
@@ -78,13 +84,11 @@ local function flush_lanes()
   for class, keys in pairs(touched) do
     for bk, tenants in pairs(keys) do
       for tenant in pairs(tenants) do index_tenant(class, bk, tenant) end
-      refresh_head(class, bk)
+      if moved[class .. ':' .. bk] then refresh_head(class, bk) end
     end
   end
-  for class in pairs(woken) do
-    redis.call('SADD', K.queues, K.queue .. class)
-    wake(class)
-  end
+  for class in pairs(stocked) do redis.call('SADD', K.queues, K.queue .. class) end
+  for class in pairs(woken) do wake(class) end
   for tenant in pairs(charged) do later('HSET', K.vt, tenant, vts[tenant]) end
   send_waiting()
   for tenant, change in pairs(lined_up) do
@@ -92,7 +96,7 @@ local function flush_lanes()
       redis.call('HDEL', K.waiting, tenant)
     end
   end
-  touched, woken, charged, lined_up = {}, {}, {}, {}
+  touched, moved, woken, stocked, charged, lined_up = {}, {}, {}, {}, {}, {}
 end
 
 -- A tenant's list holds the jobs that may still be there.
