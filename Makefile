@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check up bench chaos bench-backfill bench-claim bench-engine bench-queue set-up clean
+.PHONY: demo test check up bench chaos compat bench-backfill bench-claim bench-engine bench-queue set-up clean
 
 demo: $(READY)
 	$(BIN)/genmill demo
@@ -28,6 +28,9 @@ bench: $(READY)
 
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos
+
+compat: $(READY)
+	$(BIN)/python -m tests.compat
 
 bench-backfill: $(READY)
 	$(BIN)/python -m bench.backfill

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from api.operations import Operation
+from api.operation import Operation
 from genmill.api_keys import Scope
 
 

@@ -20,6 +20,9 @@ from api import (
     usage,
     webhooks,
 )
+from api.openai import images, texts
+from api.replicate import models as owned_models
+from api.replicate import predictions
 from api.services import EXTENSION, open_services
 from genmill.settings import Settings, load_settings
 
@@ -39,6 +42,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     requests.install(app)
     problems.install(app)
     rate_limits.install(app)
-    for room in (jobs, events, batches, models, files, outputs, webhooks, usage, admin, health):
+    native = (jobs, events, batches, models, files, outputs, webhooks, usage, admin, health)
+    for room in (*native, predictions, owned_models, images, texts):
         app.register_blueprint(room.blueprint)
     return app

@@ -9,10 +9,10 @@ from typing import Annotated, Any, TypeVar
 from flask import Blueprint, Response, jsonify, request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from api import uploads
 from api.auth import authenticate
 from api.batch_lines import NativeLines
 from api.batch_views import batch_view, result_view
-from api.init_images import file_key
 from api.requests import read_json
 from api.services import services
 from genmill.batches import BatchOrder, BatchRecord
@@ -150,8 +150,11 @@ def _from_source(body: BatchBody, tenant: str) -> tuple[BatchRecord, bool]:
     if body.resume_of is not None:
         old = services().ledger.own(body.resume_of, tenant)
         return services().intake.resume(old, _order(body, tenant, body.metadata or old.metadata))
-    key = file_key(tenant, body.file_id) if body.file_id is not None else _import_key(body.uri or "", tenant)
-    return _take_in(services().storage.chunks(key), body, tenant, body.metadata)
+    if body.file_id is not None:
+        chunks = uploads.chunks(body.file_id, tenant, services())
+    else:
+        chunks = services().storage.chunks(_import_key(body.uri or "", tenant))
+    return _take_in(chunks, body, tenant, body.metadata)
 
 
 def _take_in(

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from api import desk
 from api.auth import authenticate
-from api.jobs import own_job
+from api.lookup import own_job
 from api.services import Services, services
 from api.watching import Heard, Watch, hub_of
 from genmill.errors import PreviewNotFound, TooManyStreams

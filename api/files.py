@@ -1,58 +1,128 @@
-"""`/v1/files`: images uploaded once and used as init images by `file:<id>`, and lines of batches."""
+"""`/v1/files`: images uploaded once and used as init images by `file:<id>`, and lines of batches, for the clients of
+all dialects."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from flask import Blueprint, Response, jsonify, request
+from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError
 from werkzeug.datastructures import FileStorage
 
+from api import uploads
 from api.auth import authenticate
-from api.init_images import file_key
 from api.outputs import object_response
+from api.requests import check_multipart
 from api.services import services
+from api.submission import MAX_METADATA_BYTES
+from api.uploads import Upload
 from genmill.batches.parts import NDJSON
-from genmill.errors import FieldFault, InvalidRequest, UnsupportedMediaType
+from genmill.errors import FieldFault, InvalidRequest
 from genmill.images import FORMATS, open_header
 from genmill.jobs import new_job_id
+from genmill.registry import invalid_request
 
 FIELDS = ("content", "file")
+"""Where the file stands in the form: replicate's client says `content`, openai's `file`."""
+
 BATCH = "batch"
 """The purpose of a file of lines; it is as large as a request may be, more is streamed to POST /v1/batches."""
 
+Purpose = Literal["vision", "user_data", "assistants", "batch"]
+
 blueprint = Blueprint("files", __name__)
+
+
+class UploadForm(BaseModel):
+    """The form of `POST /v1/files`, but for the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    purpose: Purpose = Field(default="vision", description="`batch` for lines of a batch; else it is an image.")
+    metadata: Json[dict[str, Any]] = Field(default_factory=dict, description="JSON object, given back with the file.")
+    anchor: Literal["created_at"] = Field(default="created_at", alias="expires_after[anchor]")
+    lifetime_s: Annotated[int, Field(ge=3600, le=2_592_000)] | None = Field(
+        default=None, alias="expires_after[seconds]", description="Without it the file stays until it is deleted."
+    )
+
+
+class FileQuery(BaseModel):
+    """Query of `GET /v1/files`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: Annotated[int, Field(ge=1, le=10_000)] = 100
+    after: str | None = None
+    order: Literal["asc", "desc"] = "desc"
+    purpose: str | None = None
 
 
 @blueprint.post("/v1/files")
 def upload_file() -> Response:
     tenant = authenticate()
-    upload, purpose = _upload(), _purpose()
-    if purpose == BATCH:
-        body, content_type = upload.read(), NDJSON
-    else:
-        body = upload.read(services().settings.max_image_bytes + 1)
-        header = open_header(body, services().settings, f"/{upload.name}")
-        content_type = FORMATS[header.format or "PNG"]
-    file_id = f"file_{new_job_id()}"
-    services().storage.put(file_key(tenant, file_id), body, content_type)
-    response = jsonify(_view(file_id, upload, body, content_type, purpose))
+    given = _upload()
+    form = _form()
+    body, content_type = _lines(given) if form.purpose == BATCH else _image(given)
+    created_s = time.time()
+    upload = Upload(
+        file_id=f"file_{new_job_id()}", name=(given.filename or "file")[:255],
+        content_type=content_type, size=len(body), sha256=hashlib.sha256(body).hexdigest(),
+        purpose=form.purpose, created_s=created_s, metadata=form.metadata,
+        expires_s=None if form.lifetime_s is None else int(created_s) + form.lifetime_s,
+    )  # fmt: skip
+    uploads.keep(upload, body, tenant, services())
+    response = jsonify(_view(upload, is_openai=given.name == "file"))
     response.status_code = 201
-    response.headers["Location"] = services().links.file_url(file_id)
+    response.headers["Location"] = services().links.file_url(upload.file_id)
     return response
 
 
-@blueprint.get("/v1/files/<file_id>/content")
+@blueprint.get("/v1/files")
+def list_files() -> Response:
+    tenant = authenticate()
+    try:
+        query = FileQuery.model_validate(request.args.to_dict())
+    except ValidationError as err:
+        raise invalid_request(err, prefix="") from None
+    found = uploads.list_uploads(tenant, services(), is_newest_first=query.order == "desc")
+    found = [upload for upload in found if query.purpose in (None, upload.purpose)]
+    ids = [upload.file_id for upload in found]
+    start = ids.index(query.after) + 1 if query.after in ids else len(ids) if query.after else 0
+    page = found[start : start + query.limit]
+    views = [_view(upload, is_openai=_wants_json()) for upload in page]
+    ends = {"first_id": page[0].file_id, "last_id": page[-1].file_id} if page else {}
+    return jsonify(object="list", data=views, results=views, has_more=start + len(page) < len(found), **ends)
+
+
+@blueprint.get("/v1/files/<file_id>")
 def read_file(file_id: str) -> Response:
-    return object_response(services().storage.get(file_key(authenticate(), file_id)))
+    return jsonify(_view(uploads.find(file_id, authenticate(), services()), is_openai=_wants_json()))
+
+
+@blueprint.get("/v1/files/<file_id>/content")
+def read_file_content(file_id: str) -> Response:
+    return object_response(uploads.content(file_id, authenticate(), services()))
+
+
+@blueprint.delete("/v1/files/<file_id>")
+def delete_file(file_id: str) -> Response:
+    """replicate's client looks for 204, openai's for a body; only the latter asks for JSON by name."""
+    uploads.remove(file_id, authenticate(), services())
+    if _wants_json():
+        return jsonify(id=file_id, object="file", deleted=True)
+    return Response(status=204)
+
+
+def _wants_json() -> bool:
+    return "application/json" in request.headers.get("Accept", "")
 
 
 def _upload() -> FileStorage:
-    if request.mimetype != "multipart/form-data":
-        got = request.mimetype or "none"
-        detail = f"the content type must be multipart/form-data, got {got[:80]}"
-        raise UnsupportedMediaType(detail, faults=(FieldFault("/", detail, "multipart/form-data", got[:80]),))
+    check_multipart()
     for name in FIELDS:
         if name in request.files:
             return request.files[name]
@@ -60,29 +130,54 @@ def _upload() -> FileStorage:
     raise InvalidRequest(detail, faults=(FieldFault(f"/{FIELDS[0]}", detail, "1 file", "0 files"),))
 
 
-def _purpose() -> str:
-    """`batch` for lines; whatever else is said, the file is an image."""
-    return BATCH if request.form.get("purpose") == BATCH else "vision"
+def _image(given: FileStorage) -> tuple[bytes, str]:
+    """Bytes and content type. Raises InvalidImage."""
+    body = given.read(services().settings.max_image_bytes + 1)
+    header = open_header(body, services().settings, f"/{given.name}")
+    return body, FORMATS[header.format or "PNG"]
 
 
-def _view(file_id: str, upload: FileStorage, body: bytes, content_type: str, purpose: str) -> dict[str, Any]:
-    """Both what replicate's and what openai's client read, so that either accepts it."""
-    digest = hashlib.sha256(body).hexdigest()
-    name = (upload.filename or "file")[:255]
-    now = datetime.now(UTC)
-    return {
-        "id": file_id,
+def _lines(given: FileStorage) -> tuple[bytes, str]:
+    """What they say is read when the batch is made."""
+    return given.read(), NDJSON
+
+
+def _form() -> UploadForm:
+    """Raises InvalidRequest."""
+    try:
+        form = UploadForm.model_validate(request.form.to_dict())
+    except ValidationError as err:
+        raise invalid_request(err, prefix="") from None
+    size = len(json.dumps(form.metadata))
+    if size > MAX_METADATA_BYTES:
+        limit, value = f"{MAX_METADATA_BYTES} bytes", f"{size} bytes"
+        detail = f"metadata takes {value} as JSON, at most {limit} are kept"
+        raise InvalidRequest(detail, faults=(FieldFault("/metadata", detail, limit, value),))
+    return form
+
+
+def _view(upload: Upload, *, is_openai: bool) -> dict[str, Any]:
+    """Both what replicate's and what openai's client read; times are numbers for the one, text for the other."""
+    view: dict[str, Any] = {
+        "id": upload.file_id,
         "object": "file",
-        "name": name,
-        "filename": name,
-        "content_type": content_type,
-        "size": len(body),
-        "bytes": len(body),
-        "etag": digest,
-        "checksums": {"sha256": digest},
-        "metadata": {},
-        "purpose": purpose,
+        "name": upload.name,
+        "filename": upload.name,
+        "content_type": upload.content_type,
+        "size": upload.size,
+        "bytes": upload.size,
+        "etag": upload.sha256,
+        "checksums": {"sha256": upload.sha256},
+        "metadata": dict(upload.metadata),
+        "purpose": upload.purpose,
         "status": "processed",
-        "created_at": int(now.timestamp()) if upload.name == "file" else now.isoformat(timespec="seconds"),
-        "urls": {"get": services().links.file_url(file_id)},
+        "created_at": _time(upload.created_s, is_openai=is_openai),
+        "urls": {"get": services().links.file_url(upload.file_id)},
     }
+    if upload.expires_s is not None:
+        view["expires_at"] = _time(upload.expires_s, is_openai=is_openai)
+    return view
+
+
+def _time(unix_s: float, *, is_openai: bool) -> int | str:
+    return int(unix_s) if is_openai else datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds")

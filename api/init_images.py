@@ -9,6 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 from PIL import Image
 
+from api import uploads
 from api.services import Services
 from genmill import net
 from genmill.errors import FieldFault, InputUnavailable, InvalidImage, NotFound
@@ -18,14 +19,6 @@ POINTER = "/input/init_image"
 FORMS = "a data URI, an http(s) URL or file:<id>"
 
 _DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
-_FILE_ID = re.compile(r"file_[0-9a-z]{26}")
-
-
-def file_key(tenant: str, file_id: str) -> str:
-    """Storage key of an uploaded file. Raises NotFound for what cannot be the id of one."""
-    if not _FILE_ID.fullmatch(file_id):
-        raise NotFound("No such file")
-    return f"files/{tenant}/{file_id}"
 
 
 def read_init_image(given: str, size: tuple[int, int], tenant: str, services: Services) -> bytes:
@@ -69,7 +62,7 @@ def _from_data_uri(given: str, max_bytes: int) -> bytes:
 
 def _from_file(file_id: str, tenant: str, services: Services) -> bytes:
     try:
-        return services.storage.get(file_key(tenant, file_id)).body
+        return uploads.content(file_id, tenant, services).body
     except NotFound:
         raise _fault("there is no such file", "a file of POST /v1/files", file_id[:60]) from None
 

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 from flask import Blueprint, Response, jsonify, request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from api.auth import authenticate
+from api.lookup import own_job, page_of, waiting_of
 from api.requests import idempotency_key, read_json, wait_s
 from api.services import services
 from api.submission import submit
 from api.waiting import wait_for_job
-from genmill.errors import JobNotFound
 from genmill.jobs import JobRecord, JobState
 from genmill.registry import invalid_request
 from genmill.views import job_view
 
 POLL_AFTER_S = 1
-MOST_SCANNED = 2_000
-"""Jobs that one filtered list reads; past that it hands out a cursor to go on from."""
-
-_JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""RQ keeps other things under `rq:job:<id>:...`; no id reaches them."""
 
 blueprint = Blueprint("jobs", __name__)
 
@@ -68,7 +62,7 @@ def list_jobs() -> Response:
         query = ListQuery.model_validate(request.args.to_dict())
     except ValidationError as err:
         raise invalid_request(err, prefix="") from None
-    found, cursor = _page(tenant, query)
+    found, cursor = page_of(tenant, query.limit, query.after, lambda record: _matches(record, query))
     views = [_view(record) for record in found]
     after = {"after": cursor} if cursor else {}
     return jsonify(object="list", data=views, results=views, has_more=cursor is not None, **after)
@@ -82,17 +76,8 @@ def cancel_job(job_id: str) -> Response:
     return jsonify({**_view(own_job(job_id, tenant)), "cancel": done})
 
 
-def own_job(job_id: str, tenant: str) -> JobRecord:
-    """Raises JobNotFound, for another tenant's job just as for one that never was."""
-    record = services().store.get(job_id) if _JOB_ID.fullmatch(job_id) else None
-    if record is None or record.tenant != tenant:
-        raise JobNotFound(f"There is no job {job_id[:64]!r}")
-    return record
-
-
 def _view(record: JobRecord) -> dict[str, Any]:
-    waiting = services().store.limits.waiting(record) if record.state is JobState.QUEUED else None
-    return job_view(record, services().links, waiting=waiting)
+    return job_view(record, services().links, waiting=waiting_of(record))
 
 
 def _answer(record: JobRecord, hold_s: float) -> Response:
@@ -104,23 +89,6 @@ def _answer(record: JobRecord, hold_s: float) -> Response:
         response.status_code = 202
         response.headers["Retry-After"] = str(POLL_AFTER_S)
     return response
-
-
-def _page(tenant: str, query: ListQuery) -> tuple[list[JobRecord], str | None]:
-    """Matching jobs, newest first, and the cursor of the next page if there may be one."""
-    store, after = services().store, query.after
-    found: list[JobRecord] = []
-    for _ in range(0, MOST_SCANNED, 100):
-        ids = store.list_ids(tenant, after, 100)
-        for job_id, record in zip(ids, store.get_many(ids), strict=True):
-            if len(found) == query.limit:
-                return found, after
-            after = job_id
-            if record is not None and record.tenant == tenant and _matches(record, query):
-                found.append(record)
-        if len(ids) < 100:
-            return found, None
-    return found, after
 
 
 def _matches(record: JobRecord, query: ListQuery) -> bool:

@@ -10,6 +10,8 @@ from flask import Blueprint, Response, jsonify
 from api.auth import authenticate
 from api.services import services
 from genmill.errors import NotFound, UnknownModel
+from genmill.links import Links
+from genmill.predictions import OWNER
 from genmill.registry import ModelSpec
 
 blueprint = Blueprint("models", __name__)
@@ -18,9 +20,9 @@ blueprint = Blueprint("models", __name__)
 @blueprint.get("/v1/models")
 def list_models() -> Response:
     authenticate()
-    store = services().store
+    store, links = services().store, services().links
     curves, batching = store.curves(), store.batching()
-    views = [model_view(spec, curves, batching) for spec in services().registry.models]
+    views = [model_view(spec, curves, batching, links) for spec in services().registry.models]
     return jsonify(object="list", data=views, results=views, has_more=False)
 
 
@@ -29,36 +31,52 @@ def read_model(name: str) -> Response:
     authenticate()
     store = services().store
     try:
-        return jsonify(model_view(services().registry.get(name), store.curves(), store.batching()))
+        spec = services().registry.get(name)
     except UnknownModel as err:
         raise NotFound(err.detail, faults=err.faults) from None
+    return jsonify(model_view(spec, store.curves(), store.batching(), services().links))
 
 
-def model_view(spec: ModelSpec, curves: Mapping[str, Any], batching: Mapping[str, str]) -> dict[str, Any]:
+def model_view(
+    spec: ModelSpec, curves: Mapping[str, Any], batching: Mapping[str, str], links: Links
+) -> dict[str, Any]:
     """Without the source: where weights lie is the operator's business. `curves` and `batching` are all that the fleet
-    knows."""
-    schema = spec.input_class.model_json_schema()
-    hidden = {"kind"} if spec.limits.max_frames > 1 else {"kind", "num_frames", "fps"}
-    schema["properties"] = {name: field for name, field in schema["properties"].items() if name not in hidden}
-    for name, default in spec.defaults.items():
-        schema["properties"][name]["default"] = default
+    knows.
+
+    With what openai's and replicate's clients read of a model, so that either accepts it.
+    """
     return {
         "id": spec.name,
         "object": "model",
-        "owned_by": "genmill",
+        "owned_by": OWNER,
         "created": 0,
+        "url": links.model_url(OWNER, spec.name),
+        "owner": OWNER,
+        "name": spec.name,
+        "visibility": "private",
+        "run_count": 0,
         "kind": spec.kind.value,
         "revision": spec.revision,
         "description": spec.description,
         "aliases": list(spec.aliases),
         "defaults": dict(spec.defaults),
         "limits": spec.limits.model_dump(),
-        "input_schema": schema,
+        "input_schema": input_schema(spec),
         "batching": batching.get(spec.batch_key),
         "curves": [
             _curve(name, curve) for name, curve in sorted(curves.items()) if name.startswith(spec.batch_key + " ")
         ],
     }
+
+
+def input_schema(spec: ModelSpec) -> dict[str, Any]:
+    """JSON Schema of a job's input, with the model's own defaults, without what it does not make."""
+    schema = spec.input_class.model_json_schema()
+    hidden = {"kind"} if spec.limits.max_frames > 1 else {"kind", "num_frames", "fps"}
+    schema["properties"] = {name: field for name, field in schema["properties"].items() if name not in hidden}
+    for name, default in spec.defaults.items():
+        schema["properties"][name]["default"] = default
+    return schema
 
 
 def _curve(name: str, curve: Mapping[str, Any]) -> dict[str, Any]:

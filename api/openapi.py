@@ -10,8 +10,17 @@ from api import admin_schemas
 from api.admin import KeyBody, LimitBody, RotationBody
 from api.admin_operations import ADMIN_OPERATIONS, USAGE_OPERATIONS
 from api.batch_lines import LineBody
+from api.batch_operations import BATCH_OPERATIONS
 from api.batches import BatchBody
-from api.operations import OPERATIONS, Operation
+from api.openai.bodies import ChatBody, CompletionBody
+from api.openai.images import ImageBody
+from api.openai.operations import OPENAI_OPERATIONS
+from api.openai.schemas import OPENAI_SCHEMAS
+from api.operation import Operation
+from api.operations import OPERATIONS
+from api.replicate.bodies import PredictionBody
+from api.replicate.operations import REPLICATE_OPERATIONS
+from api.replicate.schemas import REPLICATE_SCHEMAS
 from api.schemas import SCHEMAS
 from api.submission import JobBody
 from genmill import __version__
@@ -19,20 +28,25 @@ from genmill.inputs import ImageInput, TextInput
 from genmill.registry import Registry
 from genmill.tenants import TenantFacts
 
+ALL_OPERATIONS = (
+    *OPERATIONS, *BATCH_OPERATIONS, *USAGE_OPERATIONS, *ADMIN_OPERATIONS, *REPLICATE_OPERATIONS, *OPENAI_OPERATIONS,
+)  # fmt: skip
+DIALECT_BODIES = (PredictionBody, ImageBody, ChatBody, CompletionBody)
+ADMIN_BODIES = (KeyBody, RotationBody, LimitBody, TenantFacts)
+
 _REF = "#/components/schemas/{model}"
 
 
 def document(registry: Registry, base_url: str) -> dict[str, Any]:
 
-    schemas: dict[str, Any] = SCHEMAS | admin_schemas.SCHEMAS
-    bodies = (JobBody, LineBody, BatchBody, ImageInput, TextInput, KeyBody, RotationBody, LimitBody, TenantFacts)
-    for model in bodies:
+    schemas: dict[str, Any] = SCHEMAS | REPLICATE_SCHEMAS | OPENAI_SCHEMAS | admin_schemas.SCHEMAS
+    for model in (JobBody, LineBody, BatchBody, ImageInput, TextInput, *DIALECT_BODIES, *ADMIN_BODIES):
         schemas |= _schemas_of(model)
     for name in ("JobBody", "LineBody"):
         schemas[name]["properties"]["input"] = {"anyOf": [_ref("ImageInput"), _ref("TextInput")]}
         schemas[name]["properties"]["model"]["examples"] = [spec.name for spec in registry.models]
     paths: dict[str, dict[str, Any]] = {}
-    for operation in (*OPERATIONS, *USAGE_OPERATIONS, *ADMIN_OPERATIONS):
+    for operation in ALL_OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
     return {
         "openapi": "3.1.0",

@@ -2,57 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import get_args
 
+from api.files import Purpose
+from api.operation import ABSENT as _ABSENT
+from api.operation import AWAY as _AWAY
+from api.operation import BARRED as _BARRED
+from api.operation import BODY as _BODY
+from api.operation import IDEMPOTENCY as _IDEMPOTENCY
+from api.operation import INVALID as _INVALID
+from api.operation import LIMITED as _LIMITED
+from api.operation import RATE as _RATE
+from api.operation import READ as _READ
+from api.operation import UNAUTHORIZED as _UNAUTHORIZED
+from api.operation import Operation
+from api.operation import json_answer as _json
+from api.operation import parameter as _parameter
 from genmill.api_keys import Scope
 from genmill.jobs import JobState
-
-_UNAUTHORIZED = {401: "No valid API key"}
-_AWAY = {503: "Redis or the storage is away; see Retry-After"}
-_LIMITED = {429: "A quota of the tenant is used up; `errors` names it, see Retry-After"}
-_BARRED = {403: "The tenant may not use this priority, or the key does not have the scope `submit`"}
-_INVALID = {422: "A field is not valid; `errors` names field, limit and value"}
-_ABSENT = {404: "There is nothing here for this tenant"}
-_BODY = {400: "Not a JSON object", 413: "Body too large", 415: "Wrong content type"}
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One method of one path. `is_open`: no API key is asked for; else one with `needed_scope`."""
-
-    method: str
-    path: str
-    name: str
-    summary: str
-    answers: Mapping[int, dict[str, Any]]
-    problems: Mapping[int, str] = field(default_factory=dict)
-    parameters: tuple[dict[str, Any], ...] = ()
-    body: dict[str, Any] | None = None
-    is_open: bool = False
-    scope: Scope | None = None
-    is_body_needed: bool = True
-
-    @property
-    def needed_scope(self) -> Scope:
-        """The one given, else that of the method, as in api/auth.py."""
-        return self.scope or (Scope.READ if self.method == "get" else Scope.SUBMIT)
-
-
-def _json(text: str, schema: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "description": text,
-        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}},
-    }
-    if headers:
-        answer["headers"] = {name: {"description": why, "schema": {"type": "string"}} for name, why in headers.items()}
-    return answer
-
-
-def _parameter(where: str, name: str, schema: dict[str, Any], why: str, *, is_needed: bool = False) -> dict[str, Any]:
-    return {"name": name, "in": where, "required": is_needed, "schema": schema, "description": why}
-
 
 _EVENT_SCHEMA = "#/components/schemas/JobEvent"
 _BYTES = {"description": "The bytes", "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}
@@ -61,10 +28,6 @@ _WAIT = (
     _parameter("query", "wait", {"type": "number", "minimum": 0}, "Hold the answer for up to 60 seconds."),
     _parameter("header", "Prefer", {"type": "string"}, "`wait=N` holds the answer for up to N <= 60 seconds."),
 )
-_IDEMPOTENCY = _parameter(
-    "header", "Idempotency-Key", {"type": "string", "maxLength": 255},
-    "The same key and body give the same job for 24 hours; another body is refused with 422.",
-)  # fmt: skip
 _SUBMIT_BODY = {
     "application/json": {
         "schema": {"$ref": "#/components/schemas/JobBody"},
@@ -86,7 +49,10 @@ _UPLOAD_BODY = {
             "properties": {
                 "content": {"type": "string", "format": "binary"},
                 "file": {"type": "string", "format": "binary"},
-                "purpose": {"type": "string", "description": "`batch` for lines of a batch; else it is an image."},
+                "purpose": {"enum": list(get_args(Purpose))},
+                "metadata": {"type": "string", "description": "A JSON object, given back with the file."},
+                "expires_after[anchor]": {"const": "created_at"},
+                "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2592000},
             },
         }
     }
@@ -97,45 +63,16 @@ _LIST_QUERY = (
     _parameter("query", "limit", {"type": "integer", "minimum": 1, "maximum": 100}, "Most jobs on the page."),
     _parameter("query", "after", {"type": "string"}, "`after` of the page before."),
 )
-_LINES = {"schema": {"type": "string", "description": "One LineBody a line, each a JSON object."}}
-_BATCH_BODY = {
-    "application/x-ndjson": {
-        **_LINES,
-        "examples": {
-            "two": {
-                "value": '{"custom_id": "a", "model": "shapes", "input": {"prompt": "a red circle"}}\n'
-                '{"custom_id": "b", "model": "captions", "input": {"prompt": "a red"}}\n'
-            }
-        },
-    },
-    "application/jsonl": _LINES,
-    "application/json": {"schema": {"$ref": "#/components/schemas/BatchBody"}},
-}
-_BATCH_QUERY = (
-    _parameter("query", "priority", {"$ref": "#/components/schemas/JobClass"}, "With lines: class of those without."),
-    _parameter("query", "expires_in_s", {"type": "integer", "minimum": 60}, "With lines: seconds that the batch has."),
-    _parameter("query", "rerun", {"type": "boolean"}, "With lines: run them although an earlier batch has."),
+_FILE_QUERY = (
+    _parameter("query", "limit", {"type": "integer", "minimum": 1, "maximum": 10000}, "Most files on the page."),
+    _parameter("query", "after", {"type": "string"}, "The last id of the page before."),
+    _parameter("query", "order", {"enum": ["asc", "desc"]}, "By time of upload; the newest first without it."),
+    _parameter("query", "purpose", {"type": "string"}, "Only files of this purpose."),
 )
-_BATCH_PAGE = (
-    _parameter("query", "limit", {"type": "integer", "minimum": 1, "maximum": 100}, "Most batches on the page."),
-    _parameter("query", "after", {"type": "string"}, "`after` of the page before."),
-)
-_RESULTS_QUERY = (
-    _parameter("query", "after", {"type": "integer", "minimum": 0}, "`seq` of the last line that is known already."),
-    _parameter("query", "limit", {"type": "integer", "minimum": 1}, "Most lines."),
-)
-_RESULTS = {
-    "description": "Lines that have ended and are not known yet, each once, in a lasting order",
-    "content": {"application/x-ndjson": {"schema": {"$ref": "#/components/schemas/BatchResult"}}},
-}
 _SIGNED = (
     _parameter("query", "expires", {"type": "string"}, "Unix time.", is_needed=True),
     _parameter("query", "signature", {"type": "string"}, "Made by genmill.", is_needed=True),
 )
-_RATE = {
-    "RateLimit-Policy": "Of a tenant with a limit of submissions: how many (`q`) in how many seconds (`w`)",
-    "RateLimit": "How many are left (`r`), and seconds until all are again (`t`)",
-}
 _SUBMITTED = {"Location": "The job", "Retry-After": "Seconds until it is worth asking", **_RATE}
 _EVENTS = {
     "description": (
@@ -159,7 +96,6 @@ _PREVIEW = {
         for name, why in {"X-Attempt": "Of which attempt", "X-Step": "After how many steps"}.items()
     },
 }
-_READ = _UNAUTHORIZED | _AWAY
 
 OPERATIONS = (
     Operation(
@@ -189,28 +125,6 @@ OPERATIONS = (
         "get", "/v1/jobs/{job_id}/preview", "readPreview", "Read the latest preview of a job with `preview`",
         {200: _PREVIEW}, _READ | _ABSENT,
     ),
-    Operation(
-        "post", "/v1/batches", "createBatch", "Submit many jobs as the lines of one body or file",
-        {202: _json("Accepted", "Batch", {"Location": "The batch", **_RATE}), 200: _json("Known already", "Batch")},
-        _READ | _INVALID | _BODY | _LIMITED | _ABSENT, _BATCH_QUERY, _BATCH_BODY,
-    ),
-    Operation(
-        "get", "/v1/batches", "listBatches", "List your batches, newest first",
-        {200: _json("A page", "BatchList")}, _READ | _INVALID, _BATCH_PAGE,
-    ),
-    Operation(
-        "get", "/v1/batches/{batch_id}", "readBatch", "Read how far a batch is",
-        {200: _json("The batch", "Batch")}, _READ | _ABSENT,
-    ),
-    Operation(
-        "post", "/v1/batches/{batch_id}/cancel", "cancelBatch",
-        "Cancel a batch: what waits is canceled, what runs may end",
-        {200: _json("What it did", "CanceledBatch")}, _READ | _ABSENT,
-    ),
-    Operation(
-        "get", "/v1/batches/{batch_id}/results", "readBatchResults", "Read a batch's results, while it runs and after",
-        {200: _RESULTS}, _READ | _ABSENT | _INVALID, _RESULTS_QUERY,
-    ),
     Operation("get", "/v1/models", "listModels", "List models", {200: _json("All", "ModelList")}, _READ),
     Operation(
         "get", "/v1/models/{name}", "readModel", "Read a model, by name or alias",
@@ -221,7 +135,20 @@ OPERATIONS = (
         {201: _json("Stored", "File")}, _READ | _INVALID | _BODY, (), _UPLOAD_BODY,
     ),
     Operation(
-        "get", "/v1/files/{file_id}/content", "readFile", "Read an uploaded file",
+        "get", "/v1/files", "listFiles", "List your files, newest first",
+        {200: _json("A page", "FileList")}, _READ | _INVALID, _FILE_QUERY,
+    ),
+    Operation(
+        "get", "/v1/files/{file_id}", "readFile", "Read the facts of a file",
+        {200: _json("The file", "File")}, _READ | _ABSENT,
+    ),
+    Operation(
+        "delete", "/v1/files/{file_id}", "deleteFile", "Delete a file",
+        {204: {"description": "Deleted"}, 200: _json("Deleted; for a client that accepts JSON", "DeletedFile")},
+        _READ | _ABSENT,
+    ),
+    Operation(
+        "get", "/v1/files/{file_id}/content", "readFileContent", "Read an uploaded file",
         {200: _BYTES, 304: _UNCHANGED}, _READ | _ABSENT,
     ),
     Operation(

@@ -20,6 +20,9 @@ from genmill.errors import BodyTooLarge, FieldFault, GenmillError, LimitReached,
 RETRY_AFTER_S = 2
 MEDIA_TYPE = "application/problem+json"
 
+_REPEATED = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS})
+"""What openai's client sends again, besides 5xx, unless it is told not to."""
+
 _LOG = logging.getLogger(__name__)
 
 _AWAY = (
@@ -68,6 +71,8 @@ def _genmill(error: GenmillError) -> Response:
     response = _respond(body)
     if error.is_retryable:
         response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    elif error.status in _REPEATED or error.status >= 500:
+        response.headers["x-should-retry"] = "false"
     if error.status == HTTPStatus.UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = 'Bearer realm="genmill"'
     return response

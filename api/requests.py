@@ -33,10 +33,7 @@ def request_id() -> str:
 
 def read_json() -> dict[str, Any]:
     """The body as an object. Raises UnsupportedMediaType, MalformedJson, and werkzeug's 413 before it reads on."""
-    if request.mimetype != "application/json":
-        got = request.mimetype or "none"
-        detail = f"the content type must be application/json, got {got[:80]}"
-        raise UnsupportedMediaType(detail, faults=(FieldFault("/", detail, "application/json", got[:80]),))
+    _check_type("application/json")
     try:
         body = json.loads(_bounded_body(), parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as err:
@@ -44,6 +41,11 @@ def read_json() -> dict[str, Any]:
     if not isinstance(body, dict):
         raise _malformed(f"the body must be a JSON object, got {type(body).__name__}", "one JSON object")
     return body
+
+
+def check_multipart() -> None:
+    """Raises UnsupportedMediaType."""
+    _check_type("multipart/form-data")
 
 
 def wait_s() -> float:
@@ -73,6 +75,13 @@ def idempotency_key() -> str | None:
             detail, faults=(FieldFault("/Idempotency-Key", detail, f"1..{MAX_KEY_CHARS}", f"{len(key)}"),)
         )
     return key
+
+
+def _check_type(wanted: str) -> None:
+    if request.mimetype != wanted:
+        got = (request.mimetype or "none")[:80]
+        detail = f"the content type must be {wanted}, got {got}"
+        raise UnsupportedMediaType(detail, faults=(FieldFault("/", detail, wanted, got),))
 
 
 def _bounded_body() -> bytes:

@@ -4,32 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from api.schema import FREE as _FREE
+from api.schema import MAYBE_NUMBER as _MAYBE_NUMBER
+from api.schema import MAYBE_TEXT as _MAYBE_TEXT
+from api.schema import TEXT as _TEXT
+from api.schema import WHOLE as _WHOLE
+from api.schema import json_list as _list
+from api.schema import json_object as _object
 from genmill.batches import BatchState
 from genmill.events import EventKind
 from genmill.jobs import JobState
 from genmill.registry import Batching
-
-_TEXT = {"type": "string"}
-_MAYBE_TEXT = {"type": ["string", "null"]}
-_WHOLE = {"type": "integer"}
-_MAYBE_NUMBER = {"type": ["number", "null"]}
-_FREE = {"type": "object", "additionalProperties": True}
-
-
-def _object(properties: dict[str, Any], *, optional: tuple[str, ...] = (), example: Any = None) -> dict[str, Any]:
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": properties,
-        "required": [name for name in properties if name not in optional],
-    }
-    return schema if example is None else schema | {"examples": [example]}
-
-
-def _list(name: str) -> dict[str, Any]:
-    items = {"type": "array", "items": {"$ref": f"#/components/schemas/{name}"}}
-    facts = {"object": {"const": "list"}, "data": items, "results": items, "has_more": {"type": "boolean"}}
-    return _object({**facts, "after": _TEXT}, optional=("after",))
-
 
 _ERROR = _object({"message": _TEXT, "type": _TEXT, "param": _MAYBE_TEXT, "code": _TEXT})
 _FAULT = _object(
@@ -144,6 +129,11 @@ _MODEL = {
     "id": _TEXT,
     "object": {"const": "model"},
     "owned_by": _TEXT,
+    "url": _TEXT,
+    "owner": _TEXT,
+    "name": _TEXT,
+    "visibility": {"const": "private"},
+    "run_count": _WHOLE,
     "created": _WHOLE,
     "kind": {"enum": ["image", "text"]},
     "revision": _TEXT,
@@ -178,6 +168,7 @@ _FILE = {
     "purpose": _TEXT,
     "status": _TEXT,
     "created_at": {"type": ["string", "integer"]},
+    "expires_at": {"type": ["string", "integer"]},
     "urls": _object({"get": _TEXT}),
 }
 
@@ -242,7 +233,9 @@ SCHEMAS: dict[str, Any] = {
     "BatchResult": _object(_BATCH_RESULT, optional=("model", "text", "receipt")),
     "Model": _object(_MODEL),
     "ModelList": _list("Model"),
-    "File": _object(_FILE),
+    "File": _object(_FILE, optional=("expires_at",)),
+    "FileList": _list("File", more=("first_id", "last_id")),
+    "DeletedFile": _object({"id": _TEXT, "object": {"const": "file"}, "deleted": {"const": True}}),
     "Secret": _object({"key": _TEXT}, example={"key": "whsec_bm90IGEgcmVhbCBzZWNyZXQsIDMyIGJ5dGVzIGxvbmc="}),
     "Health": _object({"status": _TEXT, "redis": _TEXT, "storage": _TEXT}, optional=("redis", "storage")),
     "Status": _object(

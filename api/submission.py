@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
@@ -23,7 +24,7 @@ from genmill.errors import (
     StoreUnavailable,
 )
 from genmill.inputs import ImageInput
-from genmill.jobs import JobRequest, new_job_id
+from genmill.jobs import Dialect, JobRequest, new_job_id
 from genmill.keys import JobClass
 from genmill.registry import ModelKind, invalid_request
 
@@ -64,13 +65,33 @@ class JobBody(BaseModel):
         return metadata
 
 
-def submit(raw: Mapping[str, Any], tenant: str, idempotency_key: str | None, services: Services) -> tuple[str, bool]:
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a dialect wants its job told of: by which of its webhook's events, `start` and `end`."""
+
+    dialect: Dialect = Dialect.NATIVE
+    events: frozenset[str] = frozenset({"end"})
+
+    def webhook(self, event: str, url: str | None) -> str | None:
+        return url if event in self.events else None
+
+
+NATIVE = Manner()
+
+
+def submit(
+    raw: Mapping[str, Any],
+    tenant: str,
+    idempotency_key: str | None,
+    services: Services,
+    manner: Manner = NATIVE,
+) -> tuple[str, bool]:
     """Returns (job id, whether an earlier request is replayed). Raises InvalidRequest of many kinds.
 
     The init image is stored before the job, so that a worker never finds a job without it, and removed again when
     the job is not.
     """
-    request, init_png = _checked(raw, tenant, idempotency_key, services)
+    request, init_png = _checked(raw, tenant, idempotency_key, services, manner)
     if init_png is None:
         return services.store.submit(request)
     folder = f"inputs/{request.job_id}"
@@ -91,7 +112,7 @@ def submit(raw: Mapping[str, Any], tenant: str, idempotency_key: str | None, ser
 
 
 def _checked(
-    raw: Mapping[str, Any], tenant: str, idempotency_key: str | None, services: Services
+    raw: Mapping[str, Any], tenant: str, idempotency_key: str | None, services: Services, manner: Manner
 ) -> tuple[JobRequest, bytes | None]:
     try:
         body = JobBody.model_validate(raw)
@@ -109,15 +130,16 @@ def _checked(
         init_png = read_init_image(job_input.init_image, (job_input.width, job_input.height), tenant, services)
         job_input = job_input.model_copy(update={"init_image": f"inputs/{job_id}/init.png"})
     request = JobRequest(
-        job_id=job_id, tenant=tenant, model=spec, input=job_input, job_class=body.priority, webhook=body.webhook,
-        ttl_s=body.ttl_s, deadline_s=body.deadline_s, is_best_effort=body.best_effort,
+        job_id=job_id, tenant=tenant, model=spec, input=job_input, job_class=body.priority,
+        webhook=manner.webhook("end", body.webhook), start_webhook=manner.webhook("start", body.webhook),
+        dialect=manner.dialect, ttl_s=body.ttl_s, deadline_s=body.deadline_s, is_best_effort=body.best_effort,
         is_reproducible=body.reproducible, is_streamed=body.stream, has_preview=body.preview, metadata=body.metadata,
-        idempotency_key=idempotency_key, body_hash=_body_hash(raw),
+        idempotency_key=idempotency_key, body_hash=body_hash(raw),
     )  # fmt: skip
     return request, init_png
 
 
-def _body_hash(raw: Mapping[str, Any]) -> str:
+def body_hash(raw: Mapping[str, Any]) -> str:
     """Of the body as it was sent, but for order and white space; so a drawn seed does not change it."""
     return hashlib.sha256(json.dumps(raw, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

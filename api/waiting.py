@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import BoundedSemaphore
 
 from api import desk
 from api.watching import Watch, hub_of
+from genmill.errors import TooManyWaiting
 from genmill.jobs import JobRecord
 from genmill.store import Store
 
 MOST_WAITERS = 512
 """Each holds a thread, which is all that it costs; whoever comes later is answered at once and polls."""
+
+GONE_S = 1.0
+"""How often it is looked whether a client is still there, where that is asked for."""
 
 _seats = BoundedSemaphore(MOST_WAITERS)
 
@@ -30,10 +36,30 @@ def wait_for_job(store: Store, record: JobRecord, timeout_s: float) -> JobRecord
     return store.get(record.job_id) or record
 
 
-def _wait(store: Store, job_id: str, deadline: float) -> None:
+@contextmanager
+def seat() -> Iterator[None]:
+    """A place to hold an answer in, for those who cannot come back and poll. Raises TooManyWaiting."""
+    if not _seats.acquire(blocking=False):
+        raise TooManyWaiting
+    try:
+        yield
+    finally:
+        _seats.release()
+
+
+def wait_seated(store: Store, record: JobRecord, timeout_s: float, is_gone: Callable[[], bool]) -> JobRecord:
+    """The same, within a `seat`; also returns within GONE_S after the client has gone."""
+    if timeout_s <= 0 or record.state.is_terminal:
+        return record
+    with desk.away():
+        _wait(store, record.job_id, time.monotonic() + timeout_s, is_gone)
+    return store.get(record.job_id) or record
+
+
+def _wait(store: Store, job_id: str, deadline: float, is_gone: Callable[[], bool] | None = None) -> None:
     with hub_of(store).watching(Watch(job_id)) as watch:
-        while (left_s := deadline - time.monotonic()) > 0:
-            heard = watch.take(left_s)
+        while (left_s := deadline - time.monotonic()) > 0 and not (is_gone and is_gone()):
+            heard = watch.take(left_s if is_gone is None else min(left_s, GONE_S))
             if heard is not None and heard.error is not None:
                 raise heard.error
             if heard is not None and heard.is_end:

@@ -6,6 +6,7 @@ Every error that a client can see carries `code` (stable, for programs), `status
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,6 +39,18 @@ class GenmillError(Exception):
         self.detail = detail or (type(self).__doc__ or "").strip().split("\n")[0]
         self.faults = faults
         super().__init__(self.detail)
+
+
+class TooManyWaiting(GenmillError):
+    """Too many answers are held already; try again."""
+
+    code, status, is_retryable = "too_many_waiting", 503, True
+
+
+class StillRunning(GenmillError):
+    """The job has not ended while the answer was held; the same request again waits for the same job."""
+
+    code, status, is_retryable = "still_running", 504, True
 
 
 class SettingsInvalid(GenmillError):
@@ -195,13 +208,14 @@ class JobFailure(GenmillError):
     """The job could not be completed."""
 
     code, is_retryable = "job_failed", True
-    """Of a job: whether another run may succeed; asked for jobs that have RQ's Retry."""
+    """Of a job: whether another run may succeed; asked for jobs that have RQ's Retry. `status` is what a client hears
+    whose answer was held until the job's end."""
 
 
 class InvalidJob(JobFailure):
     """The job asks for what cannot be done."""
 
-    code, is_retryable = "invalid_job", False
+    code, status, is_retryable = "invalid_job", 422, False
 
 
 class JobPoisoned(JobFailure):
@@ -213,13 +227,13 @@ class JobPoisoned(JobFailure):
 class JobExpired(JobFailure):
     """The job waited longer than its ttl or deadline allows."""
 
-    code, is_retryable = "expired", False
+    code, status, is_retryable = "expired", 504, False
 
 
 class JobCanceled(JobFailure):
     """The job was canceled."""
 
-    code, is_retryable = "canceled", False
+    code, status, is_retryable = "canceled", 409, False
 
 
 class JobDeleted(JobFailure):
@@ -249,7 +263,7 @@ class OutputInvalid(JobFailure):
 class InputUnavailable(JobFailure):
     """An input of the job could not be read."""
 
-    code, is_retryable = "input_unavailable", False
+    code, status, is_retryable = "input_unavailable", 422, False
 
 
 class DeliveryFailed(JobFailure):
@@ -262,3 +276,10 @@ class FunctionNotAllowed(JobFailure):
     """The job names a function that this worker does not run."""
 
     code, is_retryable = "function_not_allowed", False
+
+
+def failure_of(error: Mapping[str, str] | None) -> JobFailure:
+    """The failure that a stored job tells of: the class with its code, with its own message."""
+    told = error or {}
+    kinds = {kind.code: kind for kind in JobFailure.__subclasses__()}
+    return kinds.get(told.get("code", ""), JobFailure)(told.get("message"))

@@ -40,6 +40,14 @@ class JobState(StrEnum):
                 assert_never(self)
 
 
+class Dialect(StrEnum):
+    """Whose client submitted the job, so how its webhook tells of it."""
+
+    NATIVE = "native"
+    REPLICATE = "replicate"
+    OPENAI = "openai"
+
+
 TRANSITIONS: Mapping[tuple[JobState | None, str], JobState] = {
     (None, "submit"): JobState.QUEUED,
     (JobState.QUEUED, "claim"): JobState.RUNNING,
@@ -83,7 +91,7 @@ class JobRequest:
     """A validated job that is not stored yet. It may wait for `ttl_s`; it should end within `deadline_s`, and is not
     taken when it cannot, nor kept waiting past it, unless `is_best_effort`. One that `is_reproducible` shares no
     forward with others. While it runs it tells, of a text that `is_streamed` the tokens, of pictures that it
-    `has_preview` of how they look."""
+    `has_preview` of how they look. `webhook` is called at its end, `start_webhook` when a worker first takes it."""
 
     job_id: str
     tenant: str
@@ -91,6 +99,8 @@ class JobRequest:
     input: JobInput
     job_class: JobClass = JobClass.P1
     webhook: str | None = None
+    start_webhook: str | None = None
+    dialect: Dialect = Dialect.NATIVE
     ttl_s: int | None = None
     deadline_s: float | None = None
     is_best_effort: bool = False
@@ -148,6 +158,7 @@ class JobRecord:
     has_cancel_request: bool
     webhook: str | None
     deadline_ms: float | None = None
+    dialect: Dialect = Dialect.NATIVE
 
     @property
     def is_streamed(self) -> bool:
@@ -221,5 +232,5 @@ def record_from_hash(job_id: str, fields: Mapping[bytes, bytes], result: bytes |
         started_ms=number("start_ms"), ended_ms=number("ended_ms"), gpu_ms=number("gpu_ms") or 0.0,
         metadata=document("metadata") or {}, progress=document("progress"), error=error,
         result=json.loads(b64decode(result)) if result else None, has_cancel_request=bool(text("cancel")),
-        webhook=text("hook") or None, deadline_ms=number("deadline_ms"),
+        webhook=text("hook") or None, deadline_ms=number("deadline_ms"), dialect=Dialect(text("dialect", "native")),
     )  # fmt: skip

@@ -48,6 +48,9 @@ BATCH_SLACK_S = 24 * 3600
 INTAKE_TTL_S = 3600
 """How long what an intake stored stays without a next part of it."""
 
+HELD_TTL_S = 900
+"""How long a retried request finds the job of the one whose client went away; longer than an answer is held."""
+
 RATE_WINDOW_S = 60
 """In which submissions are counted."""
 
@@ -117,7 +120,10 @@ PREFIXES = {
     "wake": "gm:wake:",
     "token": "gm:token:",
     "idem": "gm:idem:",
+    "held": "gm:held:",
     "list": "gm:list:",
+    "file": "gm:file:",
+    "files": "gm:files:",
     "apikeys": "gm:apikeys",
     "keyuse": "gm:keyuse:",
     "audit": "gm:audit",
@@ -163,6 +169,18 @@ def wake(job_class: str) -> str:
 
 def tenant_jobs(tenant: str) -> str:
     return PREFIXES["list"] + tenant
+
+
+def held(tenant: str, body_hash: str) -> str:
+    return f"{PREFIXES['held']}{tenant}:{body_hash}"
+
+
+def file(tenant: str, file_id: str) -> str:
+    return f"{PREFIXES['file']}{tenant}:{file_id}"
+
+
+def tenant_files(tenant: str) -> str:
+    return PREFIXES["files"] + tenant
 
 
 def run_scope(scope: str) -> str:

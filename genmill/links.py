@@ -45,6 +45,12 @@ class Links:
     def batch_url(self, batch_id: str) -> str:
         return f"{self.base_url}/v1/batches/{quote(batch_id)}"
 
+    def prediction_url(self, job_id: str) -> str:
+        return f"{self.base_url}/v1/predictions/{quote(job_id)}"
+
+    def model_url(self, owner: str, name: str) -> str:
+        return f"{self.base_url}/v1/models/{quote(owner)}/{quote(name)}"
+
     def file_url(self, file_id: str) -> str:
         return f"{self.base_url}/v1/files/{quote(file_id)}/content"
 

@@ -22,16 +22,16 @@ def job_view(record: JobRecord, links: Links, *, waiting: Waiting | None = None)
         "state": record.state.value,
         "model": record.model,
         "priority": record.job_class,
-        "created_at": _created_at(record),
+        "created_at": created_at(record),
         "queued_at": iso(record.enqueued_ms),
         "started_at": iso(record.started_ms),
         "ended_at": iso(record.ended_ms),
         "deadline_at": iso(record.deadline_ms),
-        "timings": _timings(record),
+        "timings": timings(record),
         "progress": dict(record.progress) if record.progress else None,
         "position": waiting.position if waiting else None,
         "waiting_for": _waiting_for(waiting) if waiting else None,
-        "input": _input(record),
+        "input": shown_input(record),
         "reproducible": record.request.get("reproducible", False) is True,
         "outputs": [output_view(output, links) for output in result.get("outputs", ())],
         "receipt": result.get("receipt"),
@@ -60,14 +60,14 @@ def output_view(output: dict[str, Any], links: Links) -> dict[str, Any]:
     return {"url": links.output_url(output["key"]), **facts}
 
 
-def _input(record: JobRecord) -> dict[str, Any]:
+def shown_input(record: JobRecord) -> dict[str, Any]:
     shown = dict(record.request.get("input") or {})
     if shown.get("init_image") is not None:
         shown["init_image"] = "stored"
     return shown
 
 
-def _created_at(record: JobRecord) -> str | None:
+def created_at(record: JobRecord) -> str | None:
     return record.created_at or iso(record.enqueued_ms)
 
 
@@ -77,7 +77,7 @@ def iso(ms: float | None) -> str | None:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _timings(record: JobRecord) -> dict[str, float | None]:
+def timings(record: JobRecord) -> dict[str, float | None]:
     """Seconds waited and run, milliseconds of GPU charged; None while unknown."""
     queued, started, ended = record.enqueued_ms or None, record.started_ms, record.ended_ms
     return {

@@ -16,8 +16,9 @@ from standardwebhooks import Webhook
 
 from genmill import keys, net
 from genmill.errors import DeliveryFailed, GenmillError
-from genmill.jobs import Claim
+from genmill.jobs import Claim, Dialect
 from genmill.links import Links
+from genmill.predictions import prediction_view
 from genmill.settings import Settings
 from genmill.store import Store
 from genmill.store.messages import Attempt
@@ -58,8 +59,18 @@ def message_body(event: str, view: dict[str, Any], at: datetime) -> bytes:
     """`{type, timestamp, data}` of at most 20 kB: what a receiver can fetch by the id goes first when it is more."""
     data = dict(view)
     message = {"type": f"job.{event}", "timestamp": at.isoformat(), "data": data}
+    return _fitted(message, data, ("input", "metadata", "text", "outputs"))
+
+
+def prediction_body(view: dict[str, Any]) -> bytes:
+    """The whole prediction, as replicate sends it, of at most 20 kB in the same way."""
+    data = dict(view)
+    return _fitted(data, data, ("input", "output"))
+
+
+def _fitted(message: dict[str, Any], data: dict[str, Any], spare: Sequence[str]) -> bytes:
     body = json.dumps(message, separators=(",", ":")).encode()
-    for name in ("input", "metadata", "text", "outputs"):
+    for name in spare:
         if len(body) <= MAX_BODY_BYTES:
             break
         data.pop(name, None)
@@ -132,6 +143,8 @@ class DeliveryStation:
         try:
             job_id, event = claim.call[1]
             record = self._store.get(job_id)
+            if record is not None and record.dialect is Dialect.REPLICATE:
+                return prediction_body(prediction_view(record, self._links))
             view: dict[str, Any] = {"id": job_id} if record is None else job_view(record, self._links)
             return message_body(event, view, datetime.now(UTC))
         except RedisError:

@@ -9,7 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from genmill.errors import ClassNotAllowed, DeadlineUnmeetable, FieldFault, LimitReached
-from genmill.jobs import Claim, JobRecord, JobRequest, error_json, pack_generate, record_from_hash, unpack_call
+from genmill.jobs import (
+    Claim,
+    Dialect,
+    JobRecord,
+    JobRequest,
+    error_json,
+    pack_generate,
+    record_from_hash,
+    unpack_call,
+)
 from genmill.settings import Settings
 from genmill.store.messages import Barred, Late, Refusal, Settlement, Submitted
 
@@ -60,6 +69,10 @@ def own_fields(request: JobRequest) -> dict[str, Any]:
     fields: dict[str, Any] = {"data": pack_generate(request)}
     if request.webhook:
         fields["hook"] = request.webhook
+    if request.start_webhook:
+        fields["start_hook"] = request.start_webhook
+    if request.dialect is not Dialect.NATIVE:
+        fields["dialect"] = request.dialect.value
     if request.metadata:
         fields["metadata"] = json.dumps(dict(request.metadata))
     return fields

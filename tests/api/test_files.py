@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from flask import Flask
+from redis import Redis
 
 from api.services import Services
 from genmill.links import Links
@@ -119,3 +120,66 @@ def test_links_that_are_not_ours_or_too_old(stranger: Caller, app: Flask, settin
     assert stranger("GET", gone).status_code == 404
     climbing = local(services.links.output_url("outputs/../../secret"))
     assert stranger("GET", climbing).status_code in (403, 404)
+
+
+def test_facts_list_and_deletion(alice: Caller, bob: Caller, stored: Callable[[], set[str]]) -> None:
+    before = stored()
+    form = {"metadata": '{"a": [1]}', "purpose": "user_data"}
+    ids = []
+    for _ in range(3):
+        answer = alice("POST", "/v1/files", data={"content": (BytesIO(picture()), "x.png"), **form})
+        ids.append(answer.json["id"])
+    assert alice("GET", f"/v1/files/{ids[0]}").json["metadata"] == {"a": [1]}
+    page = alice("GET", "/v1/files?limit=2&order=asc").json
+    assert [one["id"] for one in page["data"]] == ids[:2]
+    assert page["results"] == page["data"]
+    assert (page["has_more"], page["last_id"]) == (True, ids[1])
+    rest = alice("GET", f"/v1/files?order=asc&after={page['last_id']}").json
+    assert ([one["id"] for one in rest["data"]], rest["has_more"]) == (ids[2:], False)
+    assert alice("GET", "/v1/files?purpose=vision").json["data"] == []
+    for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
+        assert bob(method, f"/v1/files/{ids[0]}{path}").status_code == 404
+    assert bob("GET", "/v1/files").json["data"] == []
+    assert alice("DELETE", f"/v1/files/{ids[0]}").status_code == 204
+    deleted = alice("DELETE", f"/v1/files/{ids[1]}", headers={"Accept": "application/json"})
+    assert deleted.json == {"id": ids[1], "object": "file", "deleted": True}
+    assert alice("DELETE", f"/v1/files/{ids[1]}").status_code == 404
+    assert alice("DELETE", f"/v1/files/{ids[2]}").status_code == 204
+    assert stored() == before
+
+
+def test_an_expired_file_is_gone_and_cleared_away(
+    alice: Caller, redis: Redis, stored: Callable[[], set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = stored()
+    form = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
+    answer = alice("POST", "/v1/files", data={"file": (BytesIO(picture()), "x.png"), **form})
+    file_id = answer.json["id"]
+    assert answer.json["expires_at"] == answer.json["created_at"] + 3600
+    assert redis.expiretime(f"gm:file:alice:{file_id}") == answer.json["expires_at"]
+    redis.pexpireat(f"gm:file:alice:{file_id}", 1)  # its time has come
+    assert alice("GET", f"/v1/files/{file_id}/content").status_code == 404
+    job = {**IMAGE_JOB, "input": {**IMAGE_JOB["input"], "init_image": f"file:{file_id}"}}
+    assert "no such file" in alice("POST", "/v1/jobs", json=job).json["detail"]
+    assert alice("GET", "/v1/files").json["data"] == []
+    assert stored() == before
+
+
+@pytest.mark.parametrize(
+    ("form", "pointer"),
+    [
+        ({"purpose": "fine-tune"}, "/purpose"),
+        ({"metadata": "{"}, "/metadata"),
+        ({"metadata": "[]"}, "/metadata"),
+        ({"metadata": f'{{"a": "{"x" * 5000}"}}'}, "/metadata"),
+        ({"expires_after[seconds]": "60"}, "/expires_after[seconds]"),
+        ({"expires_after[anchor]": "last_used"}, "/expires_after[anchor]"),
+        ({"name": "x"}, "/name"),
+    ],
+)
+def test_bad_forms(form: dict[str, str], pointer: str, alice: Caller, stored: Callable[[], set[str]]) -> None:
+    before = stored()
+    answer = alice("POST", "/v1/files", data={"content": (BytesIO(picture()), "x.png"), **form})
+    assert answer.status_code == 422
+    assert answer.json["errors"][0]["pointer"] == pointer
+    assert stored() == before

@@ -41,6 +41,7 @@ def make_batch(caller: Caller) -> str:
 OWNED: dict[str, tuple[Make, str]] = {
     "job_id": (make_job, "0" * 26),
     "batch_id": (make_batch, f"batch_{'0' * 26}"),
+    "prediction_id": (make_job, "0" * 26),
     "file_id": (make_file, f"file_{'0' * 26}"),
 }
 """Parameter of a route: how a tenant makes such a thing, and an id that nothing has. A route whose parameters stand
@@ -48,6 +49,10 @@ neither here nor below fails the test."""
 
 SHARED = {
     "/v1/models/<name>": "models are the fleet's, not a tenant's",
+    "/v1/models/<owner>/<name>": "as above",
+    "/v1/models/<owner>/<name>/predictions": "as above",
+    "/v1/models/<owner>/<name>/versions": "as above",
+    "/v1/models/<owner>/<name>/versions/<version>": "as above",
     "/v1/outputs/<path:key>": "the signature is the right to it; tests of its own below",
     "/v1/admin/keys/<key_id>": "needs the scope admin, which is over all tenants: test_scopes",
     "/v1/admin/keys/<key_id>/rotate": "as above",
@@ -104,7 +109,7 @@ def test_what_another_tenant_tries_changes_nothing(app: Flask, alice: Caller, bo
     job_id = make_job(alice)
     before = redis.hgetall(f"rq:job:{job_id}")
     for route in owned_routes(app):
-        bob(route.method, route.path({"job_id": job_id}))
+        bob(route.method, route.path({"job_id": job_id, "prediction_id": job_id}))
     assert redis.hgetall(f"rq:job:{job_id}") == before
 
 

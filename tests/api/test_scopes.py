@@ -8,9 +8,8 @@ import pytest
 from flask import Flask
 from redis import Redis
 
-from api.admin_operations import ADMIN_OPERATIONS, USAGE_OPERATIONS
 from api.app import create_app
-from api.operations import OPERATIONS
+from api.openapi import ALL_OPERATIONS
 from genmill import api_keys
 from genmill.api_keys import Scope
 from tests.api.conftest import IMAGE_JOB, Caller
@@ -27,10 +26,9 @@ def caller_with(app: Flask, redis: Redis) -> Callable[..., Caller]:
 
 def needed(app: Flask) -> dict[tuple[str, str], Scope]:
     """(method, path) -> scope, as the document says."""
-    operations = (*OPERATIONS, *USAGE_OPERATIONS, *ADMIN_OPERATIONS)
     return {
         (operation.method.upper(), operation.path): operation.needed_scope
-        for operation in operations
+        for operation in ALL_OPERATIONS
         if not operation.is_open
     }
 

@@ -3,7 +3,7 @@
 
 local MOST_SKIPPED = 500  -- jobs that RQ ended in their lanes, cleared away by one claim
 local ROW = {'status', 'fence', 'data', 'origin', 'tenant', 'batch_key', 'vd', 'postponed', 'rows', 'cost', 'parent',
-  'crashes', 'timeout', 'model', 'expires_ms'}
+  'crashes', 'timeout', 'model', 'expires_ms', 'start_hook'}
 local function row_of(h)
   return {h.id, h.fence, h.data or false, h.origin, h.tenant, h.batch_key, h.vd or false, h.postponed or false,
     h.rows or false, h.cost or false, h.parent or false, h.crashes or false, h.timeout or false}
@@ -19,6 +19,9 @@ local function lease(h, weight, by)
     redis.call('PERSIST', K.job .. h.id)
   end
   take_room(hold(h, by.worker, now_ms + by.lease_ms, weight))
+  if h.start_hook and h.fence == 1 then
+    emit_callback({id = h.id, fence = h.fence, tenant = h.tenant, hook = h.start_hook}, 'started')
+  end
 end
 
 -- Take a job of this lane, if it fits. Returns the rows that it takes; nil when the batch is closed with it.

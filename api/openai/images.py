@@ -1,0 +1,133 @@
+"""`/v1/images`: generations, and edits of one image."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from flask import Blueprint, Response, jsonify, request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from api.auth import authenticate
+from api.openai.holding import finished_job
+from api.openai.rules import NAMES, Rules, model_for
+from api.requests import check_multipart, read_json
+from api.services import services
+from genmill.errors import FieldFault, InvalidRequest
+from genmill.jobs import JobRecord
+from genmill.registry import ModelKind, invalid_request
+
+RULES = Rules(
+    ignored=frozenset({
+        "quality", "style", "user", "safety_identifier", "moderation", "input_fidelity", "output_compression",
+        "complexity",
+    }),
+    inert={
+        "stream": (False, "false"),
+        "partial_images": (0, "0"),
+        "background": ("auto", "opaque"),
+        "output_format": ("png",),
+        "mask": (),
+    },
+)  # fmt: skip
+
+NAMES_OF_IMAGES = {
+    **NAMES, "/input/num_images": "/n", "/input/width": "/size", "/input/height": "/size",
+    "/input/init_image": "/image",
+}  # fmt: skip
+
+_SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
+
+blueprint = Blueprint("openai_images", __name__)
+
+
+class ImageBody(BaseModel):
+    """Body of `POST /v1/images/generations`; of `/v1/images/edits` as a form, with `image`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    prompt: str = Field(min_length=1)
+    model: str | None = Field(default=None, description="Without it the fleet's first image model.")
+    n: int | None = Field(default=None, ge=1, description="Images to make.")
+    size: str | None = Field(default=None, max_length=20, description="`WxH` in pixels, or auto.")
+    response_format: Literal["url", "b64_json"] | None = Field(
+        default=None, description="Without it images have both."
+    )
+
+
+@blueprint.post("/v1/images/generations")
+def generate_images() -> Response:
+    tenant = authenticate()
+    return _images(_read(ImageBody, read_json()), {}, tenant)
+
+
+@blueprint.post("/v1/images/edits")
+def edit_image() -> Response:
+    tenant = authenticate()
+    check_multipart()
+    body = _read(ImageBody, {**request.form.to_dict(), **dict.fromkeys(_other_files(), "a file")})
+    return _images(body, {"init_image": _image_uri()}, tenant)
+
+
+def _images(body: ImageBody, given: Mapping[str, Any], tenant: str) -> Response:
+    spec = model_for(body.model, ModelKind.IMAGE, services().registry)
+    of_input, of_job = RULES.sort(body.model_extra or {}, spec)
+    wanted = {"prompt": body.prompt, **_size(body.size), **({} if body.n is None else {"num_images": body.n})}
+    native = {**of_job, "model": spec.name, "input": {**of_input, **wanted, **given}}
+    record = finished_job(native, NAMES_OF_IMAGES, tenant)
+    return jsonify(_answer(record, body.response_format))
+
+
+def _answer(record: JobRecord, asked: str | None) -> dict[str, Any]:
+    """Without a format both forms, because which is the default depends on OpenAI's model."""
+    return {
+        "created": int((record.ended_ms or 0) / 1000),
+        "data": [_image(output["key"], asked) for output in record.result["outputs"]],
+        "output_format": "png",
+        "job_id": record.job_id,
+        "seed": record.request["input"]["seed"],
+    }
+
+
+def _image(key: str, asked: str | None) -> dict[str, str]:
+    image = {}
+    if asked != "b64_json":
+        image["url"] = services().links.output_url(key)
+    if asked != "url":
+        image["b64_json"] = base64.b64encode(services().storage.get(key).body).decode()
+    return image
+
+
+def _size(size: str | None) -> dict[str, int]:
+    """Width and height; neither for the model's default. Raises InvalidRequest."""
+    if size is None or size == "auto":
+        return {}
+    found = _SIZE.fullmatch(size)
+    if found is None:
+        raise _fault("/size", f"size must be WxH in pixels or auto, got {size!r}", "WxH", size)
+    return {"width": int(found[1]), "height": int(found[2])}
+
+
+def _image_uri() -> str:
+    """The one image of the form, as a data URI; what it holds is told from its bytes, later."""
+    images = [*request.files.getlist("image"), *request.files.getlist("image[]")]
+    if len(images) != 1:
+        raise _fault("/image", f"one image is edited at a time, got {len(images)}", "1 file", f"{len(images)} files")
+    return f"data:application/octet-stream;base64,{base64.b64encode(images[0].read()).decode()}"
+
+
+def _other_files() -> set[str]:
+    return set(request.files) - {"image", "image[]"}
+
+
+def _read(model: type[ImageBody], raw: Mapping[str, Any]) -> ImageBody:
+    try:
+        return model.model_validate(raw)
+    except ValidationError as err:
+        raise invalid_request(err, prefix="") from None
+
+
+def _fault(pointer: str, detail: str, limit: str, value: str) -> InvalidRequest:
+    return InvalidRequest(detail, faults=(FieldFault(pointer, detail, limit, value),))
