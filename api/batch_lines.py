@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from api.init_images import POINTER, read_init_image
+from api.input_images import POINTERS, name_of, read_input_images
 from api.services import Services
 from api.submission import JobBody
 from genmill import net, tenants
@@ -51,8 +51,8 @@ class NativeLines:
         job_input = spec.parse_input(body.input)
         if body.webhook is not None:
             self._check_webhook(body.webhook)
-        if isinstance(job_input, ImageInput) and job_input.init_image is not None:
-            job_input = self._with_stored_image(job_input, place)
+        if isinstance(job_input, ImageInput):
+            job_input = self._with_stored_images(job_input, place)
         return Line(
             custom_id=body.custom_id, model=spec.name, input=job_input.model_dump(mode="json"),
             job_class=body.priority.value, webhook=body.webhook, ttl_s=body.ttl_s, deadline_s=body.deadline_s,
@@ -67,11 +67,14 @@ class NativeLines:
     def _check_url(self, url: str) -> None:
         net.check_url(url, self._services.settings, for_webhook=True)
 
-    def _with_stored_image(self, job_input: ImageInput, place: Place) -> ImageInput:
-        given = job_input.init_image or ""
-        if given[:8].lower().startswith(("http://", "https://")):
-            detail = "init_image of a line must be a data URI or file:<id>, not a URL"
-            raise InvalidImage(detail, faults=(FieldFault(POINTER, detail, "data: or file:", given[:60]),))
-        png = read_init_image(given, (job_input.width, job_input.height), place.tenant, self._services)
-        self._services.storage.put(place.input_key, png, "image/png")
-        return job_input.model_copy(update={"init_image": place.input_key})
+    def _with_stored_images(self, job_input: ImageInput, place: Place) -> ImageInput:
+        for role, given in job_input.images().items():
+            if given[:8].lower().startswith(("http://", "https://")):
+                pointer = POINTERS[role]
+                detail = f"{name_of(pointer)} of a line must be a data URI or file:<id>, not a URL"
+                raise InvalidImage(detail, faults=(FieldFault(pointer, detail, "data: or file:", given[:60]),))
+        places = {}
+        for role, png in read_input_images(job_input, place.tenant, self._services).items():
+            places[role] = place.input_key(role)
+            self._services.storage.put(places[role], png, "image/png")
+        return job_input.with_images(places)

@@ -1,4 +1,4 @@
-"""`/v1/files`: images uploaded once and used as init images by `file:<id>`, and lines of batches, for the clients of
+"""`/v1/files`: images uploaded once and used as input images by `file:<id>`, and lines of batches, for the clients of
 all dialects."""
 
 from __future__ import annotations

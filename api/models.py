@@ -62,6 +62,8 @@ def model_view(
         "defaults": dict(spec.defaults),
         "limits": spec.limits.model_dump(),
         "input_schema": input_schema(spec),
+        "adapters": list(spec.adapters),
+        "controlnets": list(spec.controlnets),
         "batching": batching.get(spec.batch_key),
         "curves": [
             _curve(name, curve) for name, curve in sorted(curves.items()) if name.startswith(spec.batch_key + " ")
@@ -72,11 +74,16 @@ def model_view(
 def input_schema(spec: ModelSpec) -> dict[str, Any]:
     """JSON Schema of a job's input, with the model's own defaults, without what it does not make."""
     schema = spec.input_class.model_json_schema()
-    hidden = {"kind"} if spec.limits.max_frames > 1 else {"kind", "num_frames", "fps"}
-    schema["properties"] = {name: field for name, field in schema["properties"].items() if name not in hidden}
+    untaken = {"kind"} | {field for field, names in _EXTRAS.items() if not getattr(spec, names)}
+    untaken |= set() if spec.limits.max_frames > 1 else {"num_frames", "fps"}
+    schema["properties"] = {name: field for name, field in schema["properties"].items() if name not in untaken}
     for name, default in spec.defaults.items():
         schema["properties"][name]["default"] = default
     return schema
+
+
+_EXTRAS = {"loras": "adapters", "control": "controlnets"}
+"""Fields of an image's input that only models take which have some of these."""
 
 
 def _curve(name: str, curve: Mapping[str, Any]) -> dict[str, Any]:

@@ -131,7 +131,8 @@ OPERATIONS = (
         {200: _json("The model", "Model")}, _READ | _ABSENT,
     ),
     Operation(
-        "post", "/v1/files", "uploadFile", "Upload an image to use as init_image by `file:<id>`, or lines of a batch",
+        "post", "/v1/files", "uploadFile",
+        "Upload an image, to be given in a job's input as `file:<id>`, or lines of a batch",
         {201: _json("Stored", "File")}, _READ | _INVALID | _BODY, (), _UPLOAD_BODY,
     ),
     Operation(

@@ -103,7 +103,10 @@ _JOB = {
     "deadline_at": _MAYBE_TEXT,
     "timings": _TIMINGS,
     "progress": {"anyOf": [_object({"step": _WHOLE, "steps": _WHOLE}), {"type": "null"}]},
-    "position": {"type": ["integer", "null"], "description": "Ready jobs of the same class and model before it."},
+    "position": {
+        "type": ["integer", "null"],
+        "description": "Ready jobs of the same class, model and adapters before it.",
+    },
     "waiting_for": {
         "type": ["object", "null"],
         "description": "Why a queued job does not run yet; `limit` with the scope that is full.",
@@ -147,6 +150,8 @@ _MODEL = {
         "description": "How its jobs share forwards: joining at any `step`, in `static` batches of equal parameters, "
         "or, texts, in `continuous` ones. Null until a worker has loaded the model.",
     },
+    "adapters": {"type": "array", "items": _TEXT, "description": "Names that `loras` of the input may give."},
+    "controlnets": {"type": "array", "items": _TEXT, "description": "Names that `control` of the input may give."},
     "curves": {
         "type": "array",
         "description": "What a forward takes on the fleet's devices, as the workers measure it.",

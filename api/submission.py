@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 from redis.exceptions import RedisError
 
-from api.init_images import read_init_image
+from api.input_images import read_input_images
 from api.services import Services
 from genmill import net
 from genmill.errors import (
@@ -21,6 +22,7 @@ from genmill.errors import (
     IdempotencyMismatch,
     InvalidRequest,
     LimitReached,
+    StorageUnavailable,
     StoreUnavailable,
 )
 from genmill.inputs import ImageInput
@@ -88,14 +90,20 @@ def submit(
 ) -> tuple[str, bool]:
     """Returns (job id, whether an earlier request is replayed). Raises InvalidRequest of many kinds.
 
-    The init image is stored before the job, so that a worker never finds a job without it, and removed again when
-    the job is not.
+    Its images are stored before the job, so that a worker never finds a job without them, and removed again when the
+    job is not.
     """
-    request, init_png = _checked(raw, tenant, idempotency_key, services, manner)
-    if init_png is None:
+    request, images = _checked(raw, tenant, idempotency_key, services, manner)
+    if not images:
         return services.store.submit(request)
     folder = f"inputs/{request.job_id}"
-    services.storage.put(f"{folder}/init.png", init_png, "image/png")
+    try:
+        for place, png in images.items():
+            services.storage.put(place, png, "image/png")
+    except StorageUnavailable:
+        with suppress(StorageUnavailable):
+            services.storage.delete_prefix(folder)  # what of several was stored already
+        raise
     try:
         job_id, is_replay = services.store.submit(request)
     except (IdempotencyMismatch, LimitReached, DeadlineUnmeetable, ClassNotAllowed):
@@ -113,7 +121,8 @@ def submit(
 
 def _checked(
     raw: Mapping[str, Any], tenant: str, idempotency_key: str | None, services: Services, manner: Manner
-) -> tuple[JobRequest, bytes | None]:
+) -> tuple[JobRequest, dict[str, bytes]]:
+    """The request, and its images by the places where they are to be stored."""
     try:
         body = JobBody.model_validate(raw)
     except ValidationError as err:
@@ -125,10 +134,12 @@ def _checked(
     job_input = spec.parse_input(body.input)
     if body.webhook is not None:
         net.check_url(body.webhook, services.settings, for_webhook=True)
-    job_id, init_png = new_job_id(), None
-    if isinstance(job_input, ImageInput) and job_input.init_image is not None:
-        init_png = read_init_image(job_input.init_image, (job_input.width, job_input.height), tenant, services)
-        job_input = job_input.model_copy(update={"init_image": f"inputs/{job_id}/init.png"})
+    job_id, images = new_job_id(), {}
+    if isinstance(job_input, ImageInput):
+        pngs = read_input_images(job_input, tenant, services)
+        places = {role: f"inputs/{job_id}/{role}.png" for role in pngs}
+        images = {places[role]: png for role, png in pngs.items()}
+        job_input = job_input.with_images(places)
     request = JobRequest(
         job_id=job_id, tenant=tenant, model=spec, input=job_input, job_class=body.priority,
         webhook=manner.webhook("end", body.webhook), start_webhook=manner.webhook("start", body.webhook),
@@ -136,7 +147,7 @@ def _checked(
         is_reproducible=body.reproducible, is_streamed=body.stream, has_preview=body.preview, metadata=body.metadata,
         idempotency_key=idempotency_key, body_hash=body_hash(raw),
     )  # fmt: skip
-    return request, init_png
+    return request, images
 
 
 def body_hash(raw: Mapping[str, Any]) -> str:
@@ -145,7 +156,7 @@ def body_hash(raw: Mapping[str, Any]) -> str:
 
 
 def _is_stored(job_id: str, services: Services) -> bool:
-    """Whether a submit that failed was made all the same. Raises StoreUnavailable, and the init image stays, when
+    """Whether a submit that failed was made all the same. Raises StoreUnavailable, and its images stay, when
     nobody can tell: a job without its input would be worse than an input without its job."""
     try:
         return services.store.get(job_id) is not None

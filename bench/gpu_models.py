@@ -23,7 +23,8 @@ from diffusers import (
     UNet2DConditionModel,
 )
 
-from genmill.registry import Limits, ModelSpec
+from genmill.input_limits import Limits
+from genmill.registry import ModelSpec
 from tests.worker.engines import tiny
 
 NOISE = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "steps_offset": 1}

@@ -151,14 +151,15 @@ class Client:
         reproducible: bool = False, stream: bool = False, preview: bool = False,
         metadata: Mapping[str, Any] | None = None, idempotency_key: str | None = None,
     ) -> JobHandle:  # fmt: skip
-        """Submit once, however often the call is repeated. `init_image` may be a path, a URL or a data URI.
+        """Submit once, however often the call is repeated. The input's images (`init_image`, `mask_image`,
+        `image` of `control`) may be paths, URLs or data URIs.
 
         Seconds: a job waits for `ttl_s` at most and should end within `deadline_s`; one that cannot is refused, one
         that still waits then expires, unless `best_effort`. A `reproducible` job shares no forward with others, and
         gives the same bits each time on the same kind of device. `events()` has a text's tokens as they come with
         `stream`, previews of pictures with `preview`.
         """
-        body: dict[str, Any] = {"model": model, "input": _with_image(input), "priority": priority}
+        body: dict[str, Any] = {"model": model, "input": _with_images(input), "priority": priority}
         more = {
             "webhook": webhook, "ttl_s": ttl_s, "deadline_s": deadline_s, "best_effort": best_effort or None,
             "reproducible": reproducible or None, "stream": stream or None, "preview": preview or None,
@@ -241,15 +242,22 @@ def _checked(url: str) -> str:
     return url.rstrip("/")
 
 
-def _with_image(given: Mapping[str, Any]) -> dict[str, Any]:
-    """An init image that is a file here goes along as a data URI."""
+def _with_images(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Images that are files here go along as data URIs."""
     filled = dict(given)
-    image = filled.get("init_image")
-    is_reference = isinstance(image, str) and image.startswith(("data:", "http://", "https://", "file:"))
-    if image is None or is_reference:
-        return filled
-    if isinstance(image, str | Path):
-        path = Path(image)
-        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-        filled["init_image"] = f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+    for name in ("init_image", "mask_image"):
+        if filled.get(name) is not None:
+            filled[name] = _sendable(filled[name])
+    control = filled.get("control")
+    if isinstance(control, Mapping) and control.get("image") is not None:
+        filled["control"] = {**control, "image": _sendable(control["image"])}
     return filled
+
+
+def _sendable(image: Any) -> Any:
+    is_reference = isinstance(image, str) and image.startswith(("data:", "http://", "https://", "file:"))
+    if is_reference or not isinstance(image, str | Path):
+        return image
+    path = Path(image)
+    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"

@@ -41,10 +41,11 @@ def examine(store: Store, registry: Registry, *, mend: bool) -> Iterator[Finding
     scopes = [scope for chunk in _chunks(store.redis, keys.PREFIXES["run"]) for scope in chunk]
     for lanes in _chunks(store.redis, keys.PREFIXES["lane"]):
         yield from _found(store.tidy([], [_lane(name) for name in lanes], mend=mend), mend=mend)
-        known = {spec.batch_key for spec in registry.models} | {keys.CALL_BATCH_KEY, keys.CALLBACKS}
-        strays = {_lane(name)[1] for name in lanes} - known
+        others = {_lane(name)[1] for name in lanes} - {keys.CALL_BATCH_KEY, keys.CALLBACKS}
+        strays = [key for key in others if registry.by_batch_key(key) is None]
         yield from (
-            Finding(key, "jobs wait for a model that this fleet does not know", False) for key in sorted(strays)
+            Finding(key, "jobs wait for a model or an adapter that this fleet does not know", False)
+            for key in sorted(strays)
         )
     yield from _found(store.tidy(scopes, [], mend=mend), mend=mend)
 

@@ -96,7 +96,7 @@ class UnknownModel(InvalidRequest):
 
 
 class InvalidImage(InvalidRequest):
-    """The init image cannot be used."""
+    """The input image cannot be used."""
 
     code = "invalid_image"
 

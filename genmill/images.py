@@ -1,4 +1,4 @@
-"""Init images: checked by header before a pixel is decoded."""
+"""Input images: checked by header before a pixel is decoded."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def open_header(body: bytes, settings: Settings, pointer: str) -> Image.Image:
 
 
 def stored_image(body: bytes) -> Image.Image:
-    """An init image that genmill itself checked and stored: RGB. Raises InvalidImage when the storage harmed it."""
+    """An input image that genmill itself checked and stored: RGB. Raises InvalidImage when the storage harmed it."""
     try:
         with Image.open(BytesIO(body), formats=("PNG",)) as image:
             return image.convert("RGB")
     except _BROKEN as err:
-        raise InvalidImage(f"The stored init image is broken: {err}") from None
+        raise InvalidImage(f"The stored input image is broken: {err}") from None
 
 
 def as_png(image: Image.Image) -> bytes:

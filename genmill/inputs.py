@@ -7,8 +7,9 @@ whoever holds an `ImageInput` or a `TextInput` holds a valid one.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -44,9 +45,25 @@ class _Input(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Lora(_Input):
+    """An adapter of the model, see GET /v1/models, and how much of it: 1 is as it was trained, 0 none of it."""
+
+    name: str
+    weight: float = Field(default=1.0, description="-2 to 2.")
+
+
+class Control(_Input):
+    """A ControlNet of the model, see GET /v1/models, and the image that it follows: edges, depths, a pose."""
+
+    name: str
+    image: str = Field(description="A data URI, an http(s) URL or file:<id>.")
+    scale: float = Field(default=1.0, ge=0, le=2, description="How closely to follow it.")
+
+
 class ImageInput(_Input):
-    """Text to image; with `init_image` image to image; with several `num_frames` text to video, shown at `fps` frames
-    a second. Sizes in pixels, `strength` in (0, 1]."""
+    """Text to image; with `init_image` image to image, with `mask_image` too inpainting: white is painted anew. With
+    `control` a text to image that follows another image; with several `num_frames` text to video, shown at `fps`
+    frames a second. Sizes in pixels, `strength` in (0, 1]."""
 
     kind: Literal["image"] = "image"
     prompt: PromptText
@@ -62,11 +79,28 @@ class ImageInput(_Input):
     fps: int | None = None
     init_image: str | None = None
     strength: float = Field(default=0.8, gt=0, le=1)
+    mask_image: str | None = None
+    loras: tuple[Lora, ...] = ()
+    control: Control | None = None
 
     @property
     def rows(self) -> int:
         """Slots that the job takes: one for each image or video."""
         return self.num_images
+
+    def images(self) -> dict[str, str]:
+        """What the job gives of the images `init`, `mask` and `control`: as its client wrote them, or where they are
+        stored."""
+        control = self.control.image if self.control else None
+        given = {"init": self.init_image, "mask": self.mask_image, "control": control}
+        return {role: image for role, image in given.items() if image is not None}
+
+    def with_images(self, images: Mapping[str, str]) -> ImageInput:
+        """The same job with its images at other places, by the same names."""
+        moved: dict[str, Any] = {f"{role}_image": place for role, place in images.items() if role != "control"}
+        if self.control is not None and "control" in images:
+            moved["control"] = self.control.model_copy(update={"image": images["control"]})
+        return self.model_copy(update=moved)
 
 
 class Message(_Input):

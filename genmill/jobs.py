@@ -111,6 +111,10 @@ class JobRequest:
     idempotency_key: str | None = None
     body_hash: str = ""
 
+    @property
+    def batch_key(self) -> str:
+        return self.model.batch_key_of(self.input)
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:

@@ -68,9 +68,11 @@ def check_url(url: str, settings: Settings, *, for_webhook: bool) -> None:
             ) from None
 
 
-def fetch(url: str, settings: Settings, max_bytes: int, *, timeout_s: float = 15.0) -> bytes:
-    """The body of a 200. Raises UrlNotAllowed, or InputUnavailable for everything that went wrong on the way."""
-    pointer = "/input/init_image"
+def fetch(
+    url: str, settings: Settings, max_bytes: int, pointer: str = "/input/init_image", *, timeout_s: float = 15.0
+) -> bytes:
+    """The body of a 200. `pointer`: the field that gives the URL. Raises UrlNotAllowed, or InputUnavailable for
+    everything that went wrong on the way."""
     parsed = _checked_shape(url, settings, pointer, is_http_fine=True)
     try:
         with _answer("GET", parsed, settings, pointer, timeout_s) as response:

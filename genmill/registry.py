@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cached_property
 from math import prod
@@ -13,6 +13,16 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from genmill.errors import FieldFault, InvalidRequest, SettingsInvalid, UnknownModel
+from genmill.extras import (
+    AdapterSpec,
+    ControlnetSpec,
+    family_of,
+    lora_faults,
+    names_in,
+    task_faults,
+    with_loras,
+)
+from genmill.input_limits import Limits, image_faults, size_faults, text_faults
 from genmill.inputs import USUAL_FPS, ImageInput, JobInput, TextInput
 
 BUILTIN_MODELS = Path(__file__).parent / "models" / "models.toml"
@@ -47,31 +57,13 @@ class Batching(StrEnum):
     CONTINUOUS = "continuous"
 
 
-class Limits(BaseModel):
-    """What a job may ask of the model. Sizes in pixels, lengths in characters, tokens where named so.
-
-    A model makes videos when `max_frames` is above 1; their frames are 1 and a multiple of `frame_factor`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    size_factor: int = Field(default=8, ge=1)
-    min_size: int = Field(default=64, ge=8)
-    max_size: int = Field(default=1024, ge=8)
-    max_steps: int = Field(default=100, ge=1)
-    max_guidance: float = Field(default=30.0, ge=0)
-    max_images: int = Field(default=4, ge=1)
-    max_frames: int = Field(default=1, ge=1)
-    frame_factor: int = Field(default=1, ge=1)
-    max_fps: int = Field(default=60, ge=1, le=1000)
-    max_prompt_chars: int = Field(default=2_000, ge=1)
-    max_tokens: int = Field(default=256, ge=1)
-    max_stop: int = Field(default=4, ge=0)
-    max_top_logprobs: int = Field(default=20, ge=0, le=20)
-
+WEIGHTS_FIXED = frozenset(Optimization) - {Optimization.CHANNELS_LAST}
+"""They rewrite the layers that adapters change: those would have no effect, or compile anew with each set."""
 
 OF_JOBS = frozenset(
     {"prompt", "negative_prompt", "width", "height", "num_frames", "frame_rate", "fps", "num_inference_steps",
-     "guidance_scale", "generator", "output_type", "image", "strength"}
+     "guidance_scale", "generator", "output_type", "image", "strength", "mask_image", "control_image",
+     "controlnet_conditioning_scale"}
 )  # fmt: skip
 """Arguments of a pipeline call that come from the job, so that a model's entry cannot set them."""
 
@@ -101,13 +93,24 @@ class ModelSpec(BaseModel):
     attention: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_]{1,32}$")
     arguments: Mapping[str, bool | int | float | str] = Field(default_factory=dict)
     warmup: tuple[ImageSize, ...] = ()
+    adapters: Mapping[ModelName, AdapterSpec] = Field(default_factory=dict)
+    controlnets: Mapping[ModelName, ControlnetSpec] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _extras_fit(self) -> ModelSpec:
+        extras = [name for name in ("adapters", "controlnets") if getattr(self, name)]
+        if extras and self.kind is not ModelKind.IMAGE:
+            raise ValueError(f"a {self.kind} model has no {' and no '.join(extras)}")
+        if self.adapters and (refused := sorted(WEIGHTS_FIXED.intersection(self.optimizations))):
+            raise ValueError(f"a model with adapters cannot have the optimization {', '.join(refused)}")
+        return self
 
     @model_validator(mode="after")
     def _warmup_is_allowed(self) -> ModelSpec:
         if self.warmup and self.kind is ModelKind.TEXT:
             raise ValueError("warmup names sizes of images, which a model of texts has not")
         sizes = [map(int, size.split("x")) for size in self.warmup]
-        faults = [fault for width, height in sizes for fault in _size_faults(width, height, self.limits)]
+        faults = [fault for width, height in sizes for fault in size_faults(width, height, self.limits)]
         if faults:
             raise ValueError(f"warmup: {summary(tuple(faults))}")
         return self
@@ -121,8 +124,13 @@ class ModelSpec(BaseModel):
 
     @property
     def batch_key(self) -> str:
-        """Jobs with equal keys may share forwards: model, revision, dtype (adapters join it when they come)."""
+        """Jobs with equal keys may share forwards: model, revision, dtype, and the job's adapters; see
+        `batch_key_of`."""
         return f"{self.name}@{self.revision}/{self.dtype}"
+
+    def batch_key_of(self, job_input: JobInput) -> str:
+        """The model's key, with the job's adapters where it asks for some."""
+        return with_loras(self.batch_key, job_input.loras if isinstance(job_input, ImageInput) else ())
 
     @cached_property
     def input_class(self) -> type[ImageInput | TextInput]:
@@ -155,83 +163,14 @@ class ModelSpec(BaseModel):
 
     def _limit_faults(self, job_input: JobInput) -> list[FieldFault]:
         if isinstance(job_input, ImageInput):
-            return _image_faults(job_input, self.limits)
-        return _text_faults(job_input, self.limits)
+            faults = image_faults(job_input, self.limits)
+            faults += lora_faults(job_input.loras, self.adapters, self.limits.max_loras)
+            return faults + task_faults(job_input, self.controlnets)
+        return text_faults(job_input, self.limits)
 
 
 _USUAL_SIZE = {"width": 64, "height": 64, "num_frames": 1}
 """What `cost_per_step_ms` is for, where a model's defaults say nothing else."""
-
-
-def _range_fault(name: str, value: float, low: float, high: float) -> list[FieldFault]:
-    if low <= value <= high:
-        return []
-    return [
-        FieldFault(
-            f"/input/{name}",
-            f"{name} must be between {low} and {high}, got {value}",
-            f"{low}..{high}",
-            f"{value}",
-        )
-    ]
-
-
-def _length_fault(name: str, text: str, most: int) -> list[FieldFault]:
-    if len(text) <= most:
-        return []
-    detail = f"{name} has {len(text)} characters, the model reads at most {most}"
-    return [FieldFault(f"/input/{name}", detail, f"{most} characters", f"{len(text)} characters")]
-
-
-def _size_faults(width: int, height: int, limits: Limits) -> list[FieldFault]:
-    faults = []
-    for name, size in (("width", width), ("height", height)):
-        faults += _range_fault(name, size, limits.min_size, limits.max_size)
-        if size % limits.size_factor:
-            detail = f"{name} must be a multiple of {limits.size_factor}, got {size}"
-            faults.append(FieldFault(f"/input/{name}", detail, f"multiple of {limits.size_factor}", f"{size}"))
-    return faults
-
-
-def _image_faults(image: ImageInput, limits: Limits) -> list[FieldFault]:
-    faults = _length_fault("prompt", image.prompt, limits.max_prompt_chars)
-    faults += _length_fault("negative_prompt", image.negative_prompt, limits.max_prompt_chars)
-    faults += _size_faults(image.width, image.height, limits)
-    faults += _range_fault("steps", image.steps, 1, limits.max_steps)
-    faults += _range_fault("guidance", image.guidance, 0, limits.max_guidance)
-    faults += _range_fault("num_images", image.num_images, 1, limits.max_images)
-    faults += _video_faults(image, limits)
-    if image.init_image is not None and int(image.steps * image.strength) < 1:
-        detail = f"strength {image.strength} of {image.steps} steps leaves no step to run"
-        faults.append(FieldFault("/input/strength", detail, f">= 1/{image.steps}", f"{image.strength}"))
-    return faults
-
-
-def _video_faults(image: ImageInput, limits: Limits) -> list[FieldFault]:
-    faults = _range_fault("num_frames", image.num_frames, 1, limits.max_frames)
-    if image.fps is not None:
-        faults += _range_fault("fps", image.fps, 1, limits.max_fps)
-    if (image.num_frames - 1) % limits.frame_factor:
-        detail = f"num_frames must be 1 and a multiple of {limits.frame_factor}, got {image.num_frames}"
-        limit = f"1 + multiple of {limits.frame_factor}"
-        faults.append(FieldFault("/input/num_frames", detail, limit, f"{image.num_frames}"))
-    if limits.max_frames == 1 and image.fps is not None:
-        detail = f"fps is for videos, the model makes single images, got {image.fps}"
-        faults.append(FieldFault("/input/fps", detail, "no videos", f"{image.fps}"))
-    return faults
-
-
-def _text_faults(text: TextInput, limits: Limits) -> list[FieldFault]:
-    faults = _range_fault("max_tokens", text.max_tokens, 1, limits.max_tokens)
-    if text.prompt is not None:
-        faults += _length_fault("prompt", text.prompt, limits.max_prompt_chars)
-    if text.messages is not None:
-        joined = "".join(message.content for message in text.messages)
-        faults += _length_fault("messages", joined, limits.max_prompt_chars)
-    faults += _range_fault("top_logprobs", text.top_logprobs, 0, limits.max_top_logprobs)
-    if len(text.stop) > limits.max_stop:
-        faults += _range_fault("stop", len(text.stop), 0, limits.max_stop)
-    return faults
 
 
 class Registry(BaseModel):
@@ -266,7 +205,10 @@ class Registry(BaseModel):
         raise UnknownModel(detail, faults=(FieldFault("/model", detail, known, name[:80]),))
 
     def by_batch_key(self, batch_key: str) -> ModelSpec | None:
-        return self._by_batch_key.get(batch_key)
+        """The model of a key, whichever of its adapters it names; None where there is no such model or adapter."""
+        spec = self._by_batch_key.get(family_of(batch_key))
+        is_known = spec is not None and all(name in spec.adapters for name in names_in(batch_key))
+        return spec if is_known else None
 
 
 def load_registry(path: Path = BUILTIN_MODELS) -> Registry:
@@ -275,14 +217,25 @@ def load_registry(path: Path = BUILTIN_MODELS) -> Registry:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as err:
         raise SettingsInvalid(f"models file {path}: {err}") from err
-    for entry in document.get("models", []):
-        source = str(entry.get("source", ""))
-        if (path.parent / source).is_dir():
+    for entry in _sourced(document):
+        source = str(entry["source"])
+        if (path.parent / source).exists():
             entry["source"] = str((path.parent / source).resolve())
     try:
         return Registry.model_validate(document)
     except ValidationError as err:
         raise SettingsInvalid(f"models file {path}: {summary(field_faults(err, ''))}") from None
+
+
+def _sourced(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every table of the file that has a source, whatever else is wrong with the file."""
+    entries = document.get("models", [])
+    for entry in entries if isinstance(entries, list) else []:
+        if not isinstance(entry, dict):
+            continue
+        extras = [entry.get(name) for name in ("adapters", "controlnets")]
+        tables = [entry, *(table for extra in extras if isinstance(extra, dict) for table in extra.values())]
+        yield from (table for table in tables if isinstance(table, dict) and table.get("source"))
 
 
 def field_faults(err: ValidationError, prefix: str) -> tuple[FieldFault, ...]:

@@ -9,9 +9,12 @@ from genmill.jobs import JobRecord
 from genmill.links import Links
 from genmill.store import Waiting
 
+STORED = "stored"
+"""Stands where the job's client gave an image."""
+
 
 def job_view(record: JobRecord, links: Links, *, waiting: Waiting | None = None) -> dict[str, Any]:
-    """JSON of a job. Links in it are signed afresh; the webhook's URL and the init image's place stay inside.
+    """JSON of a job. Links in it are signed afresh; the webhook's URL and the places of input images stay inside.
 
     `text` is there for text jobs that succeeded, `outputs` is empty until the job has some.
     """
@@ -62,8 +65,11 @@ def output_view(output: dict[str, Any], links: Links) -> dict[str, Any]:
 
 def shown_input(record: JobRecord) -> dict[str, Any]:
     shown = dict(record.request.get("input") or {})
-    if shown.get("init_image") is not None:
-        shown["init_image"] = "stored"
+    for name in ("init_image", "mask_image"):
+        if shown.get(name) is not None:
+            shown[name] = STORED
+    if isinstance(shown.get("control"), dict):
+        shown["control"] = {**shown["control"], "image": STORED}
     return shown
 
 

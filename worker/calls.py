@@ -134,8 +134,9 @@ class CallStation:
             parsed = _GenerateCall.model_validate(args[0] if args else kwargs.get("request", kwargs))
         except ValidationError as err:
             raise invalid_request(err, "") from None
-        if parsed.input.get("init_image") is not None:
-            raise InvalidRequest("init_image can only be given through the API")
+        for name in ("init_image", "mask_image", "control"):
+            if parsed.input.get(name) is not None:
+                raise InvalidRequest(f"{name} can only be given through the API")
         spec = self._registry.get(parsed.model)
         request = JobRequest(
             claim.job_id, claim.tenant, spec, spec.parse_input(parsed.input), JobClass(claim.origin),

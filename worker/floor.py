@@ -11,7 +11,8 @@ from typing import assert_never
 from redis.exceptions import RedisError
 
 from genmill import keys
-from genmill.errors import JobCanceled, ModelUnavailable
+from genmill.errors import InvalidJob, JobCanceled, ModelUnavailable
+from genmill.extras import family_of
 from genmill.jobs import Claim
 from genmill.links import Links
 from genmill.registry import ModelSpec, Registry
@@ -190,14 +191,14 @@ class Floor:
         return station
 
     def _heads(self) -> dict[str, float]:
-        """The earliest virtual deadline of each batch key among those who take part in its steps."""
+        """The earliest virtual deadline of each station among those who take part in its steps."""
         heads: dict[str, float] = {}
         loading = {s.batch_key: s for s in self.residents.stations()}
         for claim in self.board.claims():
-            station = loading.get(claim.batch_key)
+            station = loading.get(family_of(claim.batch_key))
             if station is None or station.is_loading(claim.job_id) or self._ends.uploads.is_pending(claim):
                 continue
-            heads[claim.batch_key] = min(claim.vd_ms, heads.get(claim.batch_key, float("inf")))
+            heads[station.batch_key] = min(claim.vd_ms, heads.get(station.batch_key, float("inf")))
         return heads
 
     def _evict(self, claim: Claim, outcome: Outcome = Outcome.RETURNED) -> Left | None:
@@ -206,7 +207,7 @@ class Floor:
             return self._calls.stop(claim.job_id) if is_stopped else self._calls.evict(claim.job_id)
         if claim.batch_key == keys.CALLBACKS:
             return self._deliveries.evict(claim.job_id)
-        found = [s for s in self.residents.stations() if s.batch_key == claim.batch_key]
+        found = [s for s in self.residents.stations() if s.batch_key == family_of(claim.batch_key)]
         return found[0].evict(claim.job_id) if found else None
 
     def obey(self) -> None:
@@ -267,7 +268,10 @@ def _at_most(want: Want, most: int | None) -> Want:
 
 
 def _unavailable(claim: Claim, error: Exception) -> StationEvent:
-    """Another worker may have the model; after so many that had not, the job ends."""
+    """Another worker may have the model; after so many that had not, the job ends. What the model's engine could do
+    nowhere ends at once."""
+    if isinstance(error, InvalidJob):
+        return Failed(claim.job_id, error)
     failure = ModelUnavailable(f"{claim.batch_key}: {error}")
     if claim.postponed < MAX_POSTPONED:
         return Postponed(claim.job_id, ELSEWHERE_S, failure)

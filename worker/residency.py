@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
-from genmill.errors import ModelUnavailable
+from genmill.errors import InvalidJob, ModelUnavailable
+from genmill.extras import SEPARATOR, names_in
 from genmill.registry import ModelSpec, Registry
 from genmill.settings import Settings
 from genmill.storage import Storage
@@ -40,6 +42,11 @@ class Resident:
     since_s: float
     load_s: float
     model_bytes: int
+
+    def load_adapter(self, name: str) -> None:
+        """From then on it counts to what the model takes. Raises ModelUnavailable, InvalidJob."""
+        self.station.load_adapter(name)
+        self.model_bytes = self.station.memory().model_bytes
 
     def has_paid(self, now_s: float) -> bool:
         """Whether it has served as long as it took to load, so that at most half of the time goes into loading; see
@@ -83,14 +90,11 @@ class Residents:
         """What may join, for every model. For one that would have to wait for another to go only to tell of overdue
         jobs; see `make_way`."""
         self._look_after_leaving()
-        wants = [
-            Want(key, resident.station.free_slots(), True, resident.station.is_idle(), resident.station.urgent_slots())
-            for key, resident in self._residents.items()
-            if key not in self._leaving
-        ]
+        wants = [resident.station.want() for key, resident in self._residents.items() if key not in self._leaving]
         others = [spec for spec in self._registry.models if self._may_load(spec.batch_key)]
         rooms = [(spec, self._room(spec)) for spec in others]
-        return wants + [Want(spec.batch_key, spec.max_batch, room=room) for spec, room in rooms if room is not None]
+        wants += [Want(spec.batch_key, spec.max_batch, room=room) for spec, room in rooms if room is not None]
+        return [*wants, *(self._with_adapters(want) for want in wants if self._has_adapters(want.batch_key))]
 
     def make_way(self, batch_key: str) -> None:
         """Jobs of this model, which is not loaded, are overdue: the least recently used ones take no more."""
@@ -102,21 +106,42 @@ class Residents:
             log.info("model %s takes no more: jobs of %s are overdue", key, batch_key)
 
     def station_for(self, batch_key: str) -> ModelStation | None:
-        """The resident station, loading it if need be; None when no model has this key. Raises what loading raises,
-        ModelUnavailable where it does not fit, and RedisError."""
-        if batch_key not in self._residents:
-            spec = self._registry.by_batch_key(batch_key)
-            if spec is None:
-                return None
-            try:
+        """The resident station, with what the key names in memory, loading it if need be; None when no model has this
+        key. Raises what loading raises, ModelUnavailable where it does not fit, InvalidJob where the model's engine
+        takes no adapters, and RedisError."""
+        spec = self._registry.by_batch_key(batch_key)
+        if spec is None:
+            return None
+        if spec.batch_key not in self._residents:
+            with self._aside_if_it_fails(spec.batch_key):
                 self._move_in(spec)
-            except RedisError:
-                raise
-            except Exception:
-                self._aside_until[batch_key] = self._clock() + LOAD_RETRY_S
-                raise
-        self._residents.move_to_end(batch_key)
-        return self._residents[batch_key].station
+        self._residents.move_to_end(spec.batch_key)
+        resident = self._residents[spec.batch_key]
+        for name in names_in(batch_key):
+            with self._aside_if_it_fails(spec.batch_key + SEPARATOR + name):
+                resident.load_adapter(name)
+        return resident.station
+
+    @contextmanager
+    def _aside_if_it_fails(self, batch_key: str) -> Iterator[None]:
+        """Left to others for a while, unless it is not this worker that has failed."""
+        try:
+            yield
+        except (RedisError, InvalidJob):
+            raise
+        except Exception:
+            self._aside_until[batch_key] = self._clock() + LOAD_RETRY_S
+            raise
+
+    def _has_adapters(self, batch_key: str) -> bool:
+        spec = self._registry.by_batch_key(batch_key)
+        return spec is not None and bool(spec.adapters)
+
+    def _with_adapters(self, want: Want) -> Want:
+        """The same for jobs with any of the model's adapters, but for those that did not load lately."""
+        now_s, prefix = self._clock(), want.batch_key + SEPARATOR
+        aside = [key for key, until_s in self._aside_until.items() if key.startswith(prefix) and until_s > now_s]
+        return want._replace(batch_key=prefix, but=tuple(key.removeprefix(prefix) for key in aside))
 
     def close(self) -> None:
         self._inputs.shutdown(wait=False, cancel_futures=True)

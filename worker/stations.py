@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from genmill.errors import GenmillError, InputUnavailable, InvalidJob, StorageUnavailable
 from genmill.images import stored_image
@@ -15,7 +15,19 @@ from genmill.inputs import ImageInput
 from genmill.jobs import Claim
 from genmill.registry import Batching, ModelSpec
 from genmill.storage import Storage
-from worker.engines.base import Curve, Engine, EngineJob, Event, Failed, Left, ModelMemory, Postponed, StationEvent
+from genmill.store import Want
+from worker.engines.base import (
+    Curve,
+    Engine,
+    EngineJob,
+    Event,
+    Failed,
+    Left,
+    ModelMemory,
+    Postponed,
+    StationEvent,
+    TakesAdapters,
+)
 
 log = logging.getLogger("genmill.worker")
 
@@ -38,7 +50,8 @@ class Station(Protocol):
 
 
 class ModelStation:
-    """An engine behind its input loading: init images are read in threads, then the job joins the batch."""
+    """An engine behind its input loading: images are read in threads, then the job joins the batch. Its batch key
+    is the model's; jobs with any of the model's adapters have their place on it."""
 
     def __init__(
         self,
@@ -58,6 +71,18 @@ class ModelStation:
 
     def free_slots(self) -> int:
         return self._engine.free_slots() - self._loading_rows()
+
+    def want(self) -> Want:
+        """What may join."""
+        return Want(self.batch_key, self.free_slots(), True, self.is_idle(), self.urgent_slots())
+
+    def load_adapter(self, name: str) -> None:
+        """Into memory, before jobs that ask for it come. Raises ModelUnavailable, and InvalidJob for an engine that
+        takes none."""
+        if not isinstance(self._engine, TakesAdapters):
+            how = self._engine.batching
+            raise InvalidJob(f"model {self._spec.name} runs in {how} batches, which take no loras")
+        self._engine.load_adapter(name)
 
     def join_in(self, others: Sequence[ModelStation]) -> None:
         """It has work again: the time that it was idle gives it nothing over those that were at work."""
@@ -79,11 +104,9 @@ class ModelStation:
             except (ValueError, KeyError, IndexError, TypeError) as err:
                 self._refused.append(Failed(claim.job_id, InvalidJob(f"the stored input cannot be read: {err}")))
                 continue
-            if isinstance(job.input, ImageInput) and job.input.init_image is not None:
-                self._loading[claim.job_id] = (
-                    claim,
-                    self._pool.submit(self._with_image, job, job.input.init_image),
-                )
+            images = job.input.images() if isinstance(job.input, ImageInput) else {}
+            if images:
+                self._loading[claim.job_id] = (claim, self._pool.submit(self._with_images, job, images))
             else:
                 ready.append(job)
         self._engine.admit(ready)
@@ -152,9 +175,11 @@ class ModelStation:
             has_preview=request.get("preview") is True,
         )  # fmt: skip
 
-    def _with_image(self, job: EngineJob, key: str) -> EngineJob:
-        image = stored_image(self._storage.get(key).body)
-        return replace(job, init_image=image)
+    def _with_images(self, job: EngineJob, keys: Mapping[str, str]) -> EngineJob:
+        images: dict[str, Any] = {
+            f"{role}_image": stored_image(self._storage.get(key).body) for role, key in keys.items()
+        }
+        return replace(job, **images)
 
     def _join_loaded(self) -> list[StationEvent]:
         events: list[StationEvent] = []

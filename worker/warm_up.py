@@ -35,5 +35,6 @@ def _run(engine: Engine, jobs: list[EngineJob]) -> None:
 
 def _job(spec: ModelSpec, size: str, number: int) -> EngineJob:
     width, height = map(int, size.split("x"))
-    asked = {"prompt": "warm-up", "width": width, "height": height, "steps": 1, "num_images": 1, "seed": number}
+    whole = {"width": width, "height": height, "num_images": 1, "loras": []}
+    asked = {"prompt": "warm-up", **whole, "steps": 1, "seed": number}
     return EngineJob(f"warm-up of {spec.name} at {size} #{number}", spec.parse_input(asked))

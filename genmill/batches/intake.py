@@ -19,6 +19,7 @@ from genmill.batches.reading import read_object, split_lines
 from genmill.batches.records import BatchRecord, new_batch_id
 from genmill.batches.results import succeeded_lines
 from genmill.errors import BatchInvalid, FieldFault, InvalidRequest, StorageUnavailable
+from genmill.inputs import ImageInput
 from genmill.settings import Settings
 from genmill.storage import Storage
 
@@ -27,15 +28,14 @@ MOST_FAULTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which line of which tenant's batch is parsed; what it brings along is stored under `input_key`."""
+    """Which line of which tenant's batch is parsed; images that it brings along are stored under `input_key`."""
 
     tenant: str
     batch_id: str
     number: int
 
-    @property
-    def input_key(self) -> str:
-        return input_key(self.batch_id, self.number)
+    def input_key(self, role: str) -> str:
+        return input_key(self.batch_id, self.number, role)
 
 
 class LineParser(Protocol):
@@ -131,20 +131,21 @@ class Intake:
         for number, line in enumerate(self._lines.all(old.batch_id), start=1):
             if succeeded[number >> 3] & (1 << (number & 7)):
                 continue
-            draft.add(self._with_own_image(line, draft))
+            draft.add(self._with_own_images(line, draft))
         if draft.total == 0:
             raise StorageUnavailable(f"the lines of {old.batch_id} are not there any more")
         draft.flush()
         return draft.total
 
-    def _with_own_image(self, line: Line, draft: _Draft) -> Line:
-        """The earlier batch takes its init images along when it goes."""
-        image = line.input.get("init_image")
-        if image is None:
+    def _with_own_images(self, line: Line, draft: _Draft) -> Line:
+        """The earlier batch takes its images along when it goes."""
+        if line.input.get("init_image") is None and line.input.get("control") is None:
             return line
-        key = input_key(draft.batch_id, draft.total + 1)
-        self._storage.put(key, self._storage.get(image).body, "image/png")
-        return replace(line, input={**line.input, "init_image": key})
+        asked, places = ImageInput.model_validate(line.input), {}
+        for role, image in asked.images().items():
+            places[role] = input_key(draft.batch_id, draft.total + 1, role)
+            self._storage.put(places[role], self._storage.get(image).body, "image/png")
+        return replace(line, input=asked.with_images(places).model_dump(mode="json"))
 
     def _enroll(
         self, draft: _Draft, order: BatchOrder, total: int, digest: str, old: BatchRecord | None = None

@@ -16,7 +16,7 @@ from genmill.registry import Registry
 @dataclass(frozen=True, slots=True)
 class Line:
     """A checked line. `input` is the model's, with defaults and seed filled in, so that a line that is run again
-    gives the same; `init_image` in it is a storage key. The other fields are those of a job."""
+    gives the same; its images are storage keys. The other fields are those of a job."""
 
     custom_id: str
     model: str

@@ -24,9 +24,9 @@ def folder_of(batch_id: str) -> str:
     return f"batches/{batch_id}"
 
 
-def input_key(batch_id: str, number: int) -> str:
-    """Where a line's init image lies."""
-    return f"{folder_of(batch_id)}/inputs/{number}.png"
+def input_key(batch_id: str, number: int, role: str) -> str:
+    """Where a line's image of this role lies, see ImageInput.images."""
+    return f"{folder_of(batch_id)}/inputs/{number}-{role}.png"
 
 
 class LineParts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,10 @@ from genmill.inputs import SchedulerName
 from genmill.jobs import JobState
 from genmill.keys import JobClass
 
-FIELDS = {"negative": "negative_prompt", "images": "num_images", "frames": "num_frames", "init": "init_image"}
+FIELDS = {
+    "negative": "negative_prompt", "images": "num_images", "frames": "num_frames", "init": "init_image",
+    "mask": "mask_image",
+}  # fmt: skip
 """Options whose names differ from the input's fields."""
 
 
@@ -41,6 +45,46 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in click
         return read
 
 
+class LoraChoice(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs alone
+    """NAME or NAME:WEIGHT."""
+
+    name = "lora"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        name, _, weight = str(value).partition(":")
+        try:
+            return {"name": name, "weight": float(weight)} if weight else {"name": name}
+        except ValueError:
+            self.fail(f"{weight!r} is not a number", param, ctx)
+
+
+class ControlChoice(click.ParamType):  # type: ignore[type-arg]  # generic in click's stubs alone
+    """NAME:IMAGE or NAME:IMAGE:SCALE. An image that is a URL or a data URI has colons of its own."""
+
+    name = "control"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        name, _, rest = str(value).partition(":")
+        image, _, last = rest.rpartition(":")
+        scale = _number(last)
+        if scale is None or _PORT_OR_SCHEME.fullmatch(image):
+            image, scale = rest, None
+        if not name or not image:
+            self.fail("must be NAME:IMAGE or NAME:IMAGE:SCALE", param, ctx)
+        return {"name": name, "image": image} | ({} if scale is None else {"scale": scale})
+
+
+_PORT_OR_SCHEME = re.compile(r"|file|data|https?://[^/]*")
+"""What stands before a colon that does not begin a scale."""
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 @click.command()
 @click.argument("model")
 @click.argument("prompt")
@@ -56,6 +100,11 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in click
 @click.option("--fps", type=int, help="For video models: frames a second.")
 @click.option("--init", help="Image to start from: a file, a URL or a data URI.")
 @click.option("--strength", type=float, help="How far to leave the init image, above 0 to 1.")
+@click.option("--mask", help="Where to paint the init image anew: white. A file, a URL or a data URI.")
+@click.option(
+    "--lora", "loras", type=LoraChoice(), multiple=True, help="NAME[:WEIGHT] of an adapter; may be repeated."
+)
+@click.option("--control", type=ControlChoice(), help="NAME:IMAGE[:SCALE] of a ControlNet and the image to follow.")
 @click.option("--max-tokens", type=int, help="For texts: the most tokens to write.")
 @click.option("--temperature", type=float, help="For texts.")
 @click.option("--top-p", type=float, help="For texts.")
@@ -117,10 +166,15 @@ def submit(  # noqa: PLR0913 - one parameter for each option
 def build_input(prompt: str, fields: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """The job's input: only what was given, so that the model's defaults hold for the rest."""
     given = {FIELDS.get(name, name): value for name, value in fields.items() if value not in (None, ())}
-    init = given.get("init_image")
-    if init and "://" not in init and not init.startswith(("data:", "file:")) and not Path(init).is_file():
-        raise click.BadParameter(f"there is no file {init}", param_hint="--init")
+    _check_file(given.get("init_image"), "--init")
+    _check_file(given.get("mask_image"), "--mask")
+    _check_file(given.get("control", {}).get("image"), "--control")
     return {"prompt": prompt, **given, **more}
+
+
+def _check_file(image: str | None, option: str) -> None:
+    if image and "://" not in image and not image.startswith(("data:", "file:")) and not Path(image).is_file():
+        raise click.BadParameter(f"there is no file {image}", param_hint=option)
 
 
 def write_outputs(job: JobHandle, output: Path) -> list[Path]:

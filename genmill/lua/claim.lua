@@ -31,6 +31,7 @@ if known then return replay(cjson.decode(known)) end
 if redis.call('EXISTS', K.suspended) == 1 then return {'suspended'} end
 read_limits(ARGV[6])
 adopt_all()
+wants = with_sets(classes, wants)
 read_heads(classes, wants)
 
 local out = {}

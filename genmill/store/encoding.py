@@ -46,7 +46,7 @@ def pairs(answer: Sequence[bytes]) -> list[tuple[str, str]]:
 def shared_by(request: JobRequest) -> tuple[Any, ...]:
     """What jobs must have in common to be stored by one run of submit.lua: the fields below."""
     spec = request.model
-    return (spec.name, spec.batch_key, request.job_class, request.tenant, cost_of(request), request.input.rows)
+    return (spec.name, request.batch_key, request.job_class, request.tenant, cost_of(request), request.input.rows)
 
 
 def cost_of(request: JobRequest) -> float:
@@ -60,7 +60,7 @@ def shared_fields(request: JobRequest, settings: Settings) -> dict[str, Any]:
     return {
         "description": f"{spec.name} {spec.kind}", "origin": request.job_class.value, "timeout": 3600,
         "result_ttl": settings.result_ttl_s, "failure_ttl": settings.failure_ttl_s, "tenant": request.tenant,
-        "model": spec.name, "batch_key": spec.batch_key, "cost": cost_of(request), "rows": request.input.rows,
+        "model": spec.name, "batch_key": request.batch_key, "cost": cost_of(request), "rows": request.input.rows,
     }  # fmt: skip
 
 

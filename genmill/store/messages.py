@@ -135,7 +135,8 @@ class Room(IntEnum):
 
 class Want(NamedTuple):
     """What a worker asks for: rows of one batch key. `is_idle`: nothing of this key is on board. `urgent`: rows that
-    jobs of p0 may take besides, because others would rest for them. `room`: for the model, where it is not loaded."""
+    jobs of p0 may take besides, because others would rest for them. `room`: for the model, where it is not loaded. A
+    key that ends in `+` means all sets of the model's adapters, but for those with an adapter that stands in `but`."""
 
     batch_key: str
     slots: int
@@ -143,6 +144,7 @@ class Want(NamedTuple):
     is_idle: bool = True
     urgent: int = 0
     room: Room = Room.FREE
+    but: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ class Store:
         """`settle`, then `claim`, in one round trip. `is_empty`: nothing is on board once these have left."""
         args: list[Any] = [
                 token or uuid.uuid4().hex, worker, json.dumps(list(classes)),
-                json.dumps([[w.batch_key, w.slots, *map(int, w[2:])] for w in wants]),
+                json.dumps([[w.batch_key, w.slots, *map(int, w[2:6]), w.but] for w in wants]),
                 int(self.settings.lease_s * 1000), self._static_limits, self._class_delays, int(is_empty),
                 self._suspect_crashes(),
             ]  # fmt: skip

@@ -228,7 +228,7 @@ def test_init_images_go_with_the_batch(
     turn()
     record = store.get(f"{batch_id}-1")
     assert record is not None
-    assert record.request["input"]["init_image"] == f"batches/{batch_id}/inputs/1.png"
+    assert record.request["input"]["init_image"] == f"batches/{batch_id}/inputs/1-init.png"
 
 
 def test_outputs_are_signed_when_they_are_read(alice: Caller, turn: Callable[[], float], store: Store) -> None:

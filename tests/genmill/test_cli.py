@@ -220,6 +220,59 @@ def test_an_init_image_goes_along_and_a_missing_one_is_named(api: Api, run: Run,
     assert "there is no file no.png" in err
 
 
+def test_masks_adapters_and_controls(api: Api, run: Run, tmp_path: Path) -> None:
+    api.answers[("POST", "/v1/jobs")] = view("queued")
+    path = tmp_path / "a.png"
+    path.write_bytes(b"pixels")
+    uri = "data:image/png;base64," + base64.b64encode(b"pixels").decode()
+
+    run("submit", "shapes", PROMPT, "--init", str(path), "--mask", str(path), "--lora", "ink:0.8", "--lora", "neon")
+    sent = api.sent[0][2]["input"]
+    assert (sent["init_image"], sent["mask_image"]) == (uri, uri)
+    assert sent["loras"] == [{"name": "ink", "weight": 0.8}, {"name": "neon"}]
+
+    run("submit", "shapes", PROMPT, "--control", f"canny:{path}:0.5")
+    assert api.sent[1][2]["input"]["control"] == {"name": "canny", "image": uri, "scale": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("given", "image", "scale"),
+    [
+        ("canny:http://host/a.png", "http://host/a.png", None),
+        ("canny:http://host/a.png:1.5", "http://host/a.png", 1.5),
+        ("canny:http://host:8080", "http://host:8080", None),
+        ("canny:https://host:8080/a.png:2", "https://host:8080/a.png", 2.0),
+        ("canny:file:file_1", "file:file_1", None),
+        ("canny:file:1", "file:1", None),
+        ("canny:file:file_1:0", "file:file_1", 0.0),
+        ("canny:data:image/png;base64,AA==", "data:image/png;base64,AA==", None),
+    ],
+)
+def test_an_image_to_follow_may_have_colons(given: str, image: str, scale: float | None, api: Api, run: Run) -> None:
+    api.answers[("POST", "/v1/jobs")] = view("queued")
+    run("submit", "shapes", PROMPT, "--control", given)
+    wanted = {"name": "canny", "image": image} | ({} if scale is None else {"scale": scale})
+    assert api.sent[0][2]["input"]["control"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--lora", "ink:much"), "'much' is not a number"),
+        (("--control", "canny"), "NAME:IMAGE"),
+        (("--control", "canny:"), "NAME:IMAGE"),
+        (("--control", ":a.png"), "NAME:IMAGE"),
+        (("--control", "canny:no.png:0.5"), "there is no file no.png"),
+        (("--mask", "no.png"), "there is no file no.png"),
+    ],
+)
+def test_options_that_cannot_be_are_named(options: tuple[str, ...], words: str, api: Api, run: Run) -> None:
+    code, _, err = run("submit", "shapes", PROMPT, *options)
+    assert code == Exit.USAGE
+    assert words in err
+    assert api.sent == []
+
+
 def test_a_refusal_names_field_limit_and_value_in_one_line(api: Api, run: Run) -> None:
     fault = {"pointer": "/input/steps", "detail": "steps must be\n between 1 and 100", "limit": "1..100", "value": "0"}
     problem = {"error": {"code": "invalid_request", "message": "steps"}, "errors": [fault]}

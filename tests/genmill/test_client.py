@@ -204,6 +204,18 @@ def test_init_image_references_stay(reference: str, connect: Connect) -> None:
     assert json.loads(server.seen[0].content)["input"]["init_image"] == reference
 
 
+def test_masks_and_images_of_controls_go_along_too(connect: Connect, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"png")
+    uri = "data:image/png;base64," + base64.b64encode(b"png").decode()
+    client, server = connect(httpx.Response(202, json=view()), httpx.Response(202, json=view()))
+    client.submit("shapes", {"prompt": "a", "init_image": "file:file_1", "mask_image": path})
+    client.submit("shapes", {"prompt": "a", "control": {"name": "canny", "image": str(path)}})
+    sent = [json.loads(request.content)["input"] for request in server.seen]
+    assert sent[0] == {"prompt": "a", "init_image": "file:file_1", "mask_image": uri}
+    assert sent[1]["control"] == {"name": "canny", "image": uri}
+
+
 def test_jobs_follow_the_pages(connect: Connect) -> None:
     first = {"data": [view(id="a"), view(id="b")], "has_more": True, "after": "b"}
     second = {"data": [view(id="c")], "has_more": False}

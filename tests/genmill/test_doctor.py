@@ -12,7 +12,9 @@ from rq.serializers import JSONSerializer
 
 from genmill import doctor, keys
 from genmill.cli import cli
-from genmill.registry import load_registry
+from genmill.extras import AdapterSpec
+from genmill.jobs import JobRequest, new_job_id
+from genmill.registry import Registry, load_registry
 from genmill.store import Outcome, Settlement, Store, Want
 from scheduler.loop import Scheduler
 from tests.genmill.store.test_submit import requests
@@ -130,7 +132,21 @@ def test_jobs_of_a_model_that_nobody_knows_are_told(store: Store) -> None:
     stray = SPEC.model_copy(update={"revision": "99"})
     store.submit_many(requests(stray, 2))
 
-    assert "jobs wait for a model that this fleet does not know" in faults(store)
+    assert "jobs wait for a model or an adapter that this fleet does not know" in faults(store)
+
+
+def test_jobs_with_adapters_are_strays_only_where_the_model_has_them_not(store: Store) -> None:
+    spec = SPEC.model_copy(update={"adapters": {"ink": AdapterSpec(source="none")}})
+    job_input = spec.parse_input({"prompt": "x", "loras": [{"name": "ink"}]})
+    store.submit(JobRequest(new_job_id(), "a", spec, job_input))
+    wanted = "jobs wait for a model or an adapter that this fleet does not know"
+
+    def told(registry: Registry) -> list[str]:
+        found = doctor.examine(store, registry, mend=False)
+        return [finding.what for finding in found if finding.fault == wanted]
+
+    assert told(REGISTRY) == [f"{spec.batch_key}+ink=1.0"]
+    assert told(Registry(models=(spec,))) == []
 
 
 def test_the_command_shows_what_is_wrong_and_exits_with_1(

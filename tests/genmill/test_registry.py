@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genmill.errors import InvalidRequest, SettingsInvalid, UnknownModel
+from genmill.input_limits import Limits
 from genmill.inputs import ImageInput, TextInput
-from genmill.registry import Limits, ModelSpec, Registry, load_registry
+from genmill.registry import ModelSpec, Registry, load_registry
 
 REGISTRY = load_registry()
 

@@ -61,6 +61,16 @@ def test_done_with_images() -> None:
                       "height": 64, "bytes": 9}  # fmt: skip
 
 
+def test_places_of_images_stay_inside() -> None:
+    given = {"init_image": "inputs/j1/init.png", "mask_image": "inputs/j1/mask.png", "control": {"name": "canny"}}
+    view = job_view(dataclasses.replace(RUNNING, request={"input": given}), LINKS)
+    assert view["input"] == {
+        "init_image": "stored", "mask_image": "stored", "control": {"name": "canny", "image": "stored"},
+    }  # fmt: skip
+    odd = {"mask_image": None, "control": 3}
+    assert job_view(dataclasses.replace(RUNNING, request={"input": odd}), LINKS)["input"] == odd
+
+
 def test_done_with_text() -> None:
     text = {"text": "circle", "finish_reason": "stop", "prompt_tokens": 2, "completion_tokens": 1}
     view = job_view(dataclasses.replace(DONE, result={"text": text}), LINKS)

@@ -91,6 +91,20 @@ class FakeEngine:
         return Finished(job_id, receipt(), images=(Image.new("RGB", (8, 8), "red"),))
 
 
+class DressableEngine(FakeEngine):
+    """One that takes adapters of `adapter_bytes` each."""
+
+    def __init__(self, slots: int = 4, model_bytes: int = 0, adapter_bytes: int = 0) -> None:
+        super().__init__(slots, model_bytes)
+        self._adapter_bytes = adapter_bytes
+        self.adapters: list[str] = []
+
+    def load_adapter(self, name: str) -> None:
+        if name not in self.adapters:
+            self.adapters.append(name)
+            self.model_bytes += self._adapter_bytes
+
+
 class FlakyStorage:
     """Keeps objects in memory; raises StorageUnavailable for the first `failures` puts."""
 

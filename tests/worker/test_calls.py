@@ -190,6 +190,18 @@ def test_a_bad_generate_call_is_not_tried_again(floor: Floor, store: Store, redi
     assert job.get_status(refresh=True) == "failed"
 
 
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("init_image", "inputs/x"), ("mask_image", "inputs/x"), ("control", {"name": "canny", "image": "inputs/x"})],
+)
+def test_a_generate_call_may_not_name_a_place_in_the_storage(
+    name: str, given: object, floor: Floor, store: Store, redis: Redis
+) -> None:
+    job = enqueue(redis, "worker.tasks.generate", {"model": "shapes", "input": {"prompt": "a", name: given}})
+    run(floor)
+    assert message(store, job) == ("invalid_job", f"{name} can only be given through the API")
+
+
 def test_a_generate_call_keeps_its_retries_as_a_full_job(floor: Floor, store: Store, redis: Redis) -> None:
     request = {"model": "shapes", "input": {"prompt": "bad", "steps": 1}}
     job = enqueue(redis, "worker.tasks.generate", request, retry=Retry(max=1))

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from genmill.input_limits import Limits
 from genmill.jobs import JobRequest, JobState, new_job_id
 from genmill.links import Links
-from genmill.registry import Limits, ModelSpec, Registry
+from genmill.registry import ModelSpec, Registry
 from genmill.storage import open_storage
 from genmill.store import Store
 from genmill.views import job_view

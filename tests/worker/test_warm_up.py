@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from genmill.errors import SettingsInvalid
+from genmill.extras import AdapterSpec
+from genmill.inputs import ImageInput
 from genmill.registry import load_registry
 from genmill.store import Store
 from tests.conftest import SettingsFactory
@@ -42,6 +44,16 @@ def test_no_more_than_may_be_on_board() -> None:
     spec = tiny.spec(max_batch=2).model_copy(update={"warmup": ("32x32",)})
     warm_up(engine, spec)
     assert list(engine.jobs) == [f"warm-up of tiny at 32x32 #{number}" for number in range(2)]
+
+
+def test_a_model_whose_jobs_have_adapters_by_default_is_warmed_without() -> None:
+    engine, ink = FakeEngine(), {"loras": [{"name": "ink"}]}
+    fields = {"warmup": ("32x32",), "adapters": {"ink": AdapterSpec(source="none")}, "defaults": ink}
+    spec = tiny.spec(max_batch=1).model_copy(update=fields)
+    warm_up(engine, spec)
+    (job,) = engine.jobs.values()
+    assert isinstance(job.input, ImageInput)
+    assert job.input.loras == ()
 
 
 def test_a_shape_that_fails_is_told_and_keeps_nobody_from_working(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineJob:
-    """A claimed job as an engine sees it. `init_image` is decoded RGB, of any size.
+    """A claimed job as an engine sees it. Its images are decoded, RGB and of any size; white of the mask is painted
+    anew.
 
     An urgent one (p0) is not held up by yielding ones (p3): those may have to rest once for it, the one with the
     latest virtual deadline first, and take fewer steps while it takes its own. One that `is_reproducible` shares no
@@ -34,6 +35,8 @@ class EngineJob:
     is_reproducible: bool = False
     is_streamed: bool = False
     has_preview: bool = False
+    mask_image: Image | None = None
+    control_image: Image | None = None
 
     @property
     def is_urgent(self) -> bool:
@@ -50,7 +53,7 @@ class Receipt:
 
     `batch_*` count the rows-sharing jobs (images or sequences) in the forwards that this job took part in.
     `forwards_share` adds 1 / batch over the job's forwards: summed over all jobs it counts the forwards. `gpu_ms` is
-    the job's share of their time.
+    the job's share of their time. `loras`: the adapters that it ran with, each with its weight.
     """
 
     model: str
@@ -66,6 +69,7 @@ class Receipt:
     gpu_ms: float
     step_ms: float
     versions: dict[str, str] = field(default_factory=dict)
+    loras: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +237,15 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the model's memory; the engine is not used again."""
+        ...
+
+
+@runtime_checkable
+class TakesAdapters(Protocol):
+    """What an engine has besides whose jobs may ask for adapters."""
+
+    def load_adapter(self, name: str) -> None:
+        """Have it in memory for as long as the model. Raises ModelUnavailable; the engine goes on without it."""
         ...
 
 

@@ -42,7 +42,9 @@ class Site:
     """A method of a module at which calls meet. `caps` bounds the rows of its forwards, `curves` tell by shape how
     long they take. A module that was compiled for each number of rows sees only those of `sizes`; one whose graph
     `is_replayed` writes each output over the one before. `dtype`: what it takes, where pipelines may send another.
-    What runs on its `side` stream does not hold up steps. One that `is_exclusive` runs one forward at a time."""
+    What runs on its `side` stream does not hold up steps. One that `is_exclusive` runs one forward at a time. `dress`
+    brings the module into the state that its forwards need, where sites of one module differ in it (in the adapters
+    that are active): they never compute at once."""
 
     module: nn.Module
     method: str
@@ -56,6 +58,7 @@ class Site:
     side: SideStream | None = None
     curves: dict[Hashable, ServiceCurve] = field(default_factory=dict)
     is_exclusive: bool = False
+    dress: Callable[[], None] | None = None
     _forward: Callable[..., Any] = field(init=False)
     _turnstile: AbstractContextManager[Any] = field(init=False)
 

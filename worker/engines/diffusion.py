@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from PIL import Image
+from torch import nn
 
 from genmill.errors import InvalidJob
+from genmill.extras import set_of
 from genmill.inputs import ImageInput, SchedulerName
 from genmill.registry import Batching, ModelSpec, Optimization
 from worker.engines.base import Curve, EngineJob, Event, Finished, Left, ModelMemory, Progress, Receipt, Sketch
 from worker.engines.batches import Phase
 from worker.engines.berths import Berth, Picture, Steps
+from worker.engines.components import Components
 from worker.engines.crew import Crew
 from worker.engines.devices import give_back_memory, keep_freed_memory, name_of_device
 from worker.engines.memory import MemoryModel, bytes_of, meter_of, name_of
@@ -26,6 +29,7 @@ from worker.engines.pipelines import (
     call_arguments,
     check_arguments,
     denoiser_of,
+    kind_of,
     parameters_of,
     upcast_autoencoder,
 )
@@ -34,7 +38,6 @@ from worker.engines.receipts import Place, failed, make_receipt
 from worker.engines.rendezvous import Hub
 from worker.engines.schedulers import make_scheduler
 from worker.engines.shelf import fetch, modules_of, shelve
-from worker.engines.sites import build_stand_ins
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
@@ -45,7 +48,8 @@ CODA_PATIENCE = 1
 
 
 class DiffusionEngine:
-    """Any diffusers pipeline whose denoiser's row arguments are declared: text or image to image, text to video.
+    """Any diffusers pipeline whose denoiser's row arguments are declared: from text, from an image, with a mask, with
+    a ControlNet, with any of the model's adapters; images and videos.
 
     A job's image is the one that the plain pipeline call makes from the same input with
     `torch.Generator("cpu").manual_seed(seed + index)`, whoever shares its forwards.
@@ -54,12 +58,24 @@ class DiffusionEngine:
     batching = Batching.STEP
 
     @classmethod
-    def from_pipeline(cls, spec: ModelSpec, pipe: DiffusionPipeline, crew: Crew | None = None) -> Self:
+    def from_pipeline(
+        cls,
+        spec: ModelSpec,
+        pipe: DiffusionPipeline,
+        crew: Crew | None = None,
+        controlnets: Mapping[str, nn.Module] = MappingProxyType({}),
+    ) -> Self:
         """An engine of a loaded pipeline, on the device where it is. Raises ModelUnavailable where it does not take
         what the model's entry names."""
-        return cls(spec, pipe, crew)
+        return cls(spec, pipe, crew, controlnets)
 
-    def __init__(self, spec: ModelSpec, pipe: DiffusionPipeline, crew: Crew | None = None) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        pipe: DiffusionPipeline,
+        crew: Crew | None = None,
+        controlnets: Mapping[str, nn.Module] = MappingProxyType({}),
+    ) -> None:
         check_arguments(pipe, spec)
         upcast_autoencoder(pipe)
         self._spec = spec
@@ -70,11 +86,11 @@ class DiffusionEngine:
         self._crew = crew or Crew.of(denoiser.device)
         self._hub = Hub(self._crew, coda_patience=CODA_PATIENCE)
         self._memory = MemoryModel(meter_of(denoiser.device))
-        self.model_bytes = bytes_of(*modules_of(pipe))
-        self._stand_ins, self._denoiser = build_stand_ins(
-            pipe, self._hub, spec.max_batch, spec.optimizations, self._memory
-        )
-        self._prototypes = build_prototypes(pipe)
+        self._modules = [*modules_of(pipe), *controlnets.values()]
+        self.model_bytes = bytes_of(*self._modules)
+        self._components = Components(spec, pipe, self._hub, controlnets, self._memory)
+        self._denoiser = self._components.denoiser
+        self._prototypes = build_prototypes(pipe, controlnets)
         self._schedulers: dict[tuple[SchedulerName, bool], Any] = {}
         self._sketcher = Sketcher()
         self._berths: dict[str, Berth] = {}
@@ -100,6 +116,9 @@ class DiffusionEngine:
         caps = self._denoiser.caps
         rows = {shape: caps.of(shape) for shape in {*self._denoiser.curves, *caps.learnt}}
         return {name_of(shape): most for shape, most in rows.items() if most < caps.ceiling}
+
+    def load_adapter(self, name: str) -> None:
+        self.model_bytes += self._components.load_adapter(name)
 
     def free_slots(self) -> int:
         """An image that only waits to be decoded has left its slot."""
@@ -142,18 +161,19 @@ class DiffusionEngine:
     def park(self) -> None:
         if _FIXED.intersection(self._spec.optimizations):
             raise RuntimeError("what was recorded or built of its forwards holds the weights where they are")
-        shelve(modules_of(self._pipe), self._denoiser.device)
+        shelve(self._modules, self._denoiser.device)
         give_back_memory()
 
     def unpark(self) -> None:
-        fetch(modules_of(self._pipe), self._denoiser.device)
+        fetch(self._modules, self._denoiser.device)
         self._memory.refresh()
 
     def close(self) -> None:
         for job_id in list(self._berths):
             self.evict(job_id)
         self._prototypes.clear()
-        self._stand_ins.clear()
+        self._modules.clear()
+        del self._components
         self._crew.close()
         del self._pipe, self._denoiser
         give_back_memory()
@@ -187,7 +207,7 @@ class DiffusionEngine:
     def _board(self, job: EngineJob) -> Berth:
         if not isinstance(job.input, ImageInput):
             raise InvalidJob(f"model {self._spec.name} makes images, the job asks for text")
-        calls = [self._prepare(job.input, index, job.init_image) for index in range(job.input.num_images)]
+        calls = [self._prepare(job, job.input, index) for index in range(job.input.num_images)]
         berth = Berth(job, job.input)
         for pipe, arguments in calls:
             steps: Steps = pipe.progress_bar
@@ -199,17 +219,24 @@ class DiffusionEngine:
             berth.pictures.append(Picture(task, steps, glimpse))
         return berth
 
-    def _prepare(self, job: ImageInput, index: int, init: Image.Image | None) -> tuple[Any, dict[str, Any]]:
+    def _prepare(self, job: EngineJob, asked: ImageInput, index: int) -> tuple[Any, dict[str, Any]]:
         """A pipeline copy for one image: shared weights behind stand-ins, its own scheduler and generator."""
-        prototype = self._prototypes.get(init is not None)
+        kind, control = kind_of(job), asked.control.name if asked.control else None
+        prototype = self._prototypes.get((kind, control or ""))
         if prototype is None:
-            raise InvalidJob(f"model {self._spec.name} cannot start from an image")
+            raise InvalidJob(f"model {self._spec.name} makes no images {kind}{f' {control}' if control else ''}")
         pipe = copy.copy(prototype)
+        in_use = {set_of(berth.input.loras) for berth in self._berths.values()}
         # not by setattr, which would write the stand-ins' names into the pipeline's config
-        pipe.__dict__.update(self._stand_ins)
-        pipe.__dict__["scheduler"] = copy.deepcopy(self._scheduler(job.scheduler, from_image=init is not None))
-        pipe.__dict__["progress_bar"] = Steps(job.steps)
-        return pipe, call_arguments(parameters_of(prototype), job, index, init, self._spec.arguments)
+        pipe.__dict__.update(self._components.of(set_of(asked.loras), control, in_use))
+        scheduler = self._scheduler(asked.scheduler, from_image=job.init_image is not None)
+        pipe.__dict__["scheduler"] = copy.deepcopy(scheduler)
+        pipe.__dict__["progress_bar"] = Steps(asked.steps)
+        arguments = call_arguments(
+            parameters_of(prototype), asked, index, job.init_image, self._spec.arguments,
+            mask_image=job.mask_image, control_image=job.control_image,
+        )  # fmt: skip
+        return pipe, arguments
 
     def _scheduler(self, name: SchedulerName, *, from_image: bool) -> Any:
         key = (name, from_image)
@@ -261,7 +288,7 @@ class DiffusionEngine:
             self._hub.evict(picture.task)
 
     def _receipt(self, berth: Berth) -> Receipt:
-        return make_receipt(self._spec, self._place, berth.input.seed, berth.meter)
+        return make_receipt(self._spec, self._place, berth.input.seed, berth.meter, set_of(berth.input.loras))
 
 
 def _first_output(pipe: Any, arguments: dict[str, Any]) -> HostCopy:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import diffusers
 import torch
 from PIL import Image
+from torch import nn
 
 from genmill.errors import GenerationFailed, ModelUnavailable
 from genmill.inputs import ImageInput
 from genmill.registry import ModelSpec
+from worker.engines.base import EngineJob
 from worker.engines.devices import pick_dtype, quiet, source_arguments, unavailable
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
 DENOISERS = ("unet", "transformer")
+STEPPING = (*DENOISERS, "transformer_2")
+"""Components that run in each step. The second transformer, of Wan 2.2, takes over for the last of them."""
 
 
 def load_pipeline(spec: ModelSpec, device: torch.device) -> DiffusionPipeline:
@@ -34,22 +41,75 @@ def load_pipeline(spec: ModelSpec, device: torch.device) -> DiffusionPipeline:
     return loaded
 
 
+def load_controlnets(spec: ModelSpec, pipe: DiffusionPipeline) -> dict[str, nn.Module]:
+    """All that the model's entry declares, with the model: one loaded at its first job would hold up everybody's
+    steps. Raises ModelUnavailable, naming which."""
+    denoiser, loaded = denoiser_of(pipe), {}
+    for name, control in spec.controlnets.items():
+        revision = {"revision": control.revision} if control.revision and not Path(control.source).is_dir() else {}
+        try:
+            module = diffusers.AutoModel.from_pretrained(control.source, dtype=denoiser.dtype, **revision)
+        except (OSError, ValueError, RuntimeError, ImportError) as error:
+            reason = " ".join(str(error).split())[:500]
+            detail = f"ControlNet {name} of model {spec.name}, from {control.source}: {reason}"
+            raise ModelUnavailable(detail) from error
+        loaded[name] = module.to(denoiser.device).eval()
+    return loaded
+
+
+class Kind(StrEnum):
+    """What an image job makes its image from. It decides which pipeline of the model is called."""
+
+    TEXT = "from text alone"
+    IMAGE = "from an image"
+    INPAINT = "from an image and a mask"
+    CONTROL = "with a ControlNet"
+
+
+def kind_of(job: EngineJob) -> Kind:
+    if job.control_image is not None:
+        return Kind.CONTROL
+    if job.init_image is None:
+        return Kind.TEXT
+    return Kind.IMAGE if job.mask_image is None else Kind.INPAINT
+
+
 def image_to_image(pipe: DiffusionPipeline) -> DiffusionPipeline:
     """The same components in the pipeline that starts from an image. Raises GenerationFailed where none is."""
+    return _twin(diffusers.AutoPipelineForImage2Image, pipe, Kind.IMAGE)
+
+
+def _twin(auto: Any, pipe: DiffusionPipeline, kind: Kind, **more: nn.Module) -> DiffusionPipeline:
     try:
-        twin: DiffusionPipeline = diffusers.AutoPipelineForImage2Image.from_pipe(pipe)
+        twin: DiffusionPipeline = auto.from_pipe(pipe, **more)
     except ValueError as error:
-        raise GenerationFailed(f"{type(pipe).__name__} has no image to image pipeline") from error
+        raise GenerationFailed(f"{type(pipe).__name__} has no pipeline that works {kind}") from error
     return twin
 
 
-def build_prototypes(pipe: DiffusionPipeline) -> dict[bool, DiffusionPipeline]:
-    """The pipelines of a model by whether they start from an image. Made when the model is loaded: importing the
-    second one's module takes longer than a step."""
-    try:
-        return {False: pipe, True: image_to_image(pipe)}
-    except GenerationFailed:
-        return {False: pipe}
+Prototypes = dict[tuple[Kind, str], Any]
+"""The pipelines of a model by kind of job and name of the ControlNet, empty for none."""
+
+
+def build_prototypes(pipe: DiffusionPipeline, controlnets: Mapping[str, nn.Module]) -> Prototypes:
+    """All that diffusers has for these components. Made when the model is loaded: importing another pipeline's module
+    takes longer than a step."""
+    prototypes: Prototypes = {(Kind.TEXT, ""): pipe}
+    for kind, auto in _STARTING_FROM.items():
+        with suppress(GenerationFailed):
+            prototypes[kind, ""] = _twin(auto, pipe, kind)
+    for name, module in controlnets.items():
+        with suppress(GenerationFailed):
+            prototypes[Kind.CONTROL, name] = _twin(
+                diffusers.AutoPipelineForText2Image, pipe, Kind.CONTROL, controlnet=module
+            )
+    return prototypes
+
+
+_STARTING_FROM = {
+    Kind.IMAGE: diffusers.AutoPipelineForImage2Image,
+    Kind.INPAINT: diffusers.AutoPipelineForInpainting,
+}
 
 
 def upcast_autoencoder(pipe: DiffusionPipeline) -> None:
@@ -86,34 +146,43 @@ def check_arguments(pipe: DiffusionPipeline, spec: ModelSpec) -> None:
 
 def call_arguments(
     accepted: frozenset[str],
-    job: ImageInput,
+    asked: ImageInput,
     index: int,
     init_image: Image.Image | None,
     further: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    mask_image: Image.Image | None = None,
+    control_image: Image.Image | None = None,
 ) -> dict[str, Any]:
-    """Arguments of the call for image `index` of the job, and `further` ones; what the pipeline does not accept is
-    left out.
+    """Arguments of the call for image `index` of what a job asks for, its images brought to size, and `further` ones;
+    what the pipeline does not accept is left out.
 
     The output is a float tensor in 0..1, so that NaN can still be told from black.
     """
     arguments: dict[str, Any] = {
         **further,
-        "prompt": job.prompt,
-        "negative_prompt": job.negative_prompt or None,
-        "width": job.width,
-        "height": job.height,
-        "num_frames": job.num_frames,
-        "frame_rate": job.fps,
-        "fps": job.fps,
-        "num_inference_steps": job.steps,
-        "guidance_scale": job.guidance,
-        "generator": torch.Generator("cpu").manual_seed(job.seed + index),
+        "prompt": asked.prompt,
+        "negative_prompt": asked.negative_prompt or None,
+        "width": asked.width,
+        "height": asked.height,
+        "num_frames": asked.num_frames,
+        "frame_rate": asked.fps,
+        "fps": asked.fps,
+        "num_inference_steps": asked.steps,
+        "guidance_scale": asked.guidance,
+        "generator": torch.Generator("cpu").manual_seed(asked.seed + index),
         "output_type": "pt",
     }
     if init_image is not None:
-        size = (job.width, job.height)
-        arguments["image"] = (
-            init_image if init_image.size == size else init_image.resize(size, Image.Resampling.LANCZOS)
-        )
-        arguments["strength"] = job.strength
+        arguments |= {"image": _sized(init_image, asked), "strength": asked.strength}
+    if mask_image is not None:
+        arguments["mask_image"] = _sized(mask_image, asked).convert("L")
+    if asked.control is not None and control_image is not None:
+        name = "control_image" if "control_image" in accepted else "image"  # Stable Diffusion's older word
+        arguments |= {name: _sized(control_image, asked), "controlnet_conditioning_scale": asked.control.scale}
     return {name: value for name, value in arguments.items() if name in accepted and value is not None}
+
+
+def _sized(image: Image.Image, asked: ImageInput) -> Image.Image:
+    size = (asked.width, asked.height)
+    return image if image.size == size else image.resize(size, Image.Resampling.LANCZOS)

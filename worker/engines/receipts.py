@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from genmill.errors import GenerationFailed, JobFailure
+from genmill.extras import LoraSet
 from genmill.registry import ModelSpec
 from worker.engines.base import Failed, Receipt
 from worker.engines.meter import Meter
@@ -31,7 +32,7 @@ class Place:
         return cls(str(module.dtype).removeprefix("torch."), str(module.device))
 
 
-def make_receipt(spec: ModelSpec, place: Place, seed: int, meter: Meter) -> Receipt:
+def make_receipt(spec: ModelSpec, place: Place, seed: int, meter: Meter, loras: LoraSet = ()) -> Receipt:
     """The receipt of a job whose forwards `meter` saw."""
     sizes = [share.images for share in meter.steps]
     return Receipt(
@@ -48,6 +49,7 @@ def make_receipt(spec: ModelSpec, place: Place, seed: int, meter: Meter) -> Rece
         gpu_ms=meter.gpu_ms,
         step_ms=meter.step_ms,
         versions=dict(_versions()),
+        loras=tuple(lora.model_dump() for lora in loras),
     )
 
 

@@ -58,6 +58,7 @@ class Hub:
         self._tickets = count()
         self._coda_patience = coda_patience
         self._launches: deque[Launch] = deque()
+        self._worn: Callable[[], None] | None = None
         self.forwards = 0
         self.forward_s = 0.0
 
@@ -168,7 +169,17 @@ class Hub:
                 break
 
     def _forward(self, batches: Sequence[Batch]) -> None:
-        """Serve the calls of all batches: a solitary one by itself, with the whole crew, the others at once."""
+        """Serve the calls of all batches: those that need their modules in the same state one after another, first
+        those that find them in it."""
+        dresses = dict.fromkeys(batch.site.dress for batch in batches)
+        for dress in sorted(dresses, key=lambda dress: dress is not self._worn):
+            if dress is not None:
+                dress()
+                self._worn = dress
+            self._serve_alike([batch for batch in batches if batch.site.dress is dress])
+
+    def _serve_alike(self, batches: Sequence[Batch]) -> None:
+        """A solitary one by itself, with the whole crew, the others at once."""
         for batch in batches:
             if batch.is_solitary:
                 with deterministic():

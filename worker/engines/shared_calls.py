@@ -44,6 +44,12 @@ class Entry:
     def is_over(self) -> bool:
         return self.output is not None or self.error is not None
 
+    @property
+    def shape(self) -> str:
+        """Of its picture, by which curves and caps are kept."""
+        asked = self.input
+        return f"{asked.width}x{asked.height}" + (f"x{asked.num_frames}" if asked.num_frames > 1 else "")
+
 
 class Miscounted(GenerationFailed):
     """The pipeline did not make one picture for each prompt."""

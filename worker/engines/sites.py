@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from torch import nn
 
 from genmill.registry import Optimization
+from worker.engines.adapters import can_wear
 from worker.engines.batches import Phase, Site
 from worker.engines.caps import RowCaps
 from worker.engines.memory import MemoryModel, SiteMemory
 from worker.engines.optimizations import COMPILING
 from worker.engines.overlap import SideStream
-from worker.engines.pipelines import DENOISERS, inner_pipelines
+from worker.engines.pipelines import STEPPING, inner_pipelines
 from worker.engines.rendezvous import Hub
 from worker.engines.rows import ROW_ARGUMENTS, RowPlan
 from worker.engines.standin import Intercept, stand_in
@@ -29,9 +30,6 @@ VAE_IMAGES = 8
 
 EXCLUSIVE = frozenset({"AutoencoderKLWan", "AutoencoderKLLTXVideo"})
 """Decoders of videos: one takes all the memory that there is to give, and Wan's keeps state while it works."""
-
-STEPPING = (*DENOISERS, "transformer_2")
-"""Components that run in each step. The second transformer, of Wan 2.2, takes over for the last of them."""
 
 
 def can_park(pipe: DiffusionPipeline) -> bool:
@@ -49,20 +47,19 @@ def build_stand_ins(
     max_images: int,
     optimizations: Collection[Optimization] = (),
     memory: MemoryModel | None = None,
+    dress: Callable[[], None] | None = None,
 ) -> tuple[dict[str, nn.Module], Site]:
     """Component name -> its double for pipeline copies: the denoiser and each component whose calls can join; and the
-    site of the denoiser. `memory` learns what their forwards take."""
-    doubles, steps = {}, []
+    site of the denoiser. `memory` learns what their forwards take; `dress` makes those adapters active that all which
+    can have some shall have."""
+    doubles: dict[str, nn.Module] = {}
+    steps: list[Site] = []
     for name, module in pipe.components.items():
         if not isinstance(module, nn.Module):
             continue
-        sites = _sites_of(name, module, max_images)
-        if sites:
-            intercepts = {site.method: _intercept(hub, site) for site in sites}
-            doubles[name] = stand_in(module, intercepts)
-            steps += [site for site in sites if site.phase is Phase.STEP]
-            for site in sites:
-                site.caps.memory = None if memory is None else SiteMemory(f"{name}.{site.method}", memory)
+        double, sites = build_double(name, module, hub, max_images, memory, dress if can_wear(name) else None)
+        doubles |= {name: double} if sites else {}
+        steps += [site for site in sites if site.phase is Phase.STEP]
     if COMPILING.intersection(optimizations):
         steps[0].sizes = sizes_up_to(steps[0].caps.ceiling)
         steps[0].is_replayed = Optimization.CUDA_GRAPHS in optimizations and bool(steps[0].plan.names)
@@ -75,6 +72,26 @@ def sizes_up_to(rows: int) -> tuple[int, ...]:
     """Few sizes, of which one is at most half as much again as any number of rows."""
     sizes = sorted({part << power for power in range(rows.bit_length()) for part in (2, 3)} | {1})
     return (*(size for size in sizes if size < rows), rows)
+
+
+def build_double(
+    name: str,
+    module: nn.Module,
+    hub: Hub,
+    max_images: int,
+    memory: MemoryModel | None = None,
+    dress: Callable[[], None] | None = None,
+) -> tuple[nn.Module, list[Site]]:
+    """A component's double and the sites where its calls meet; the component itself, and none, where they cannot join
+    and need nothing. `dress`: see Site."""
+    sites = _sites_of(name, module, max_images)
+    if dress is not None and not sites:
+        sites = [_site(name, module, _class_name(module), "__call__", max_images)]
+    for site in sites:
+        site.dress = dress
+        site.caps.memory = None if memory is None else SiteMemory(f"{name}.{site.method}", memory)
+    intercepts = {site.method: _intercept(hub, site) for site in sites}
+    return (stand_in(module, intercepts) if sites else module), sites
 
 
 def _sites_of(name: str, module: nn.Module, max_images: int) -> list[Site]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from genmill.errors import InvalidJob
+from genmill.extras import set_of
 from genmill.inputs import ImageInput, SchedulerName
 from genmill.registry import Batching, ModelSpec
 from worker.engines.base import Curve, EngineJob, Event, Finished, Left, ModelMemory, Progress
@@ -26,10 +27,12 @@ from worker.engines.memory import bytes_of
 from worker.engines.meter import Meter, Stopwatch
 from worker.engines.pictures import as_output
 from worker.engines.pipelines import (
+    Kind,
     build_prototypes,
     call_arguments,
     check_arguments,
     inner_pipelines,
+    kind_of,
     parameters_of,
 )
 from worker.engines.receipts import Place, failed, make_receipt
@@ -59,7 +62,7 @@ class _Berth:
 
 
 class StaticEngine:
-    """Any diffusers pipeline, text to image and image to image.
+    """Any diffusers pipeline: from text, from an image, with a mask. It takes no adapters and no ControlNets.
 
     Jobs that differ in nothing but prompts and seeds share one plain call of the pipeline, with lists of both; others
     run one after another, the earliest virtual deadline first. A call that has begun takes nobody in. An urgent job
@@ -84,7 +87,7 @@ class StaticEngine:
         self._spec, self._place, self._modules = spec, Place.of(pipe), modules_of(pipe)
         self._device = pipe.device
         self.model_bytes = bytes_of(*self._modules)
-        self._prototypes = build_prototypes(pipe)
+        self._prototypes = build_prototypes(pipe, {})
         self._has_inner = bool(inner_pipelines(pipe))
         self._takes_lists = {"prompt", "generator"} <= parameters_of(pipe)
         self._caps = RowCaps(spec.max_batch)
@@ -167,20 +170,23 @@ class StaticEngine:
         asked = job.input
         if not isinstance(asked, ImageInput):
             raise InvalidJob(f"model {self._spec.name} makes images, the job asks for text")
-        if job.init_image is not None and True not in self._prototypes:
-            raise InvalidJob(f"model {self._spec.name} cannot start from an image")
-        self._scheduler(asked.scheduler, from_image=job.init_image is not None)
+        if set_of(asked.loras) or asked.control is not None:
+            field = "control" if asked.control is not None else "loras"
+            raise InvalidJob(f"model {self._spec.name} runs in static batches, which take no {field}")
+        if (kind_of(job), "") not in self._prototypes:
+            raise InvalidJob(f"model {self._spec.name} makes no images {kind_of(job)}")
+        self._scheduler(asked.scheduler, kind_of(job))
         key = None if job.is_reproducible or job.init_image is not None else key_of(asked)
         return [Entry(job, asked, index, key or object()) for index in range(asked.num_images)]
 
-    def _scheduler(self, name: SchedulerName, *, from_image: bool) -> Any:
+    def _scheduler(self, name: SchedulerName, kind: Kind) -> Any:
         """A new one, None for that of the pipeline. Raises InvalidJob where it can have no other."""
         if name is SchedulerName.DEFAULT:
             return None
-        own = getattr(self._prototypes[from_image], "scheduler", None)
+        own = getattr(self._prototypes[kind, ""], "scheduler", None)
         if own is None or self._has_inner:
             raise InvalidJob(f"model {self._spec.name} has its own scheduler alone, the job asks for {name}")
-        return make_scheduler(own, name, from_image=from_image)
+        return make_scheduler(own, name, from_image=kind is not Kind.TEXT)
 
     def _may_rest(self, call: SharedCall) -> bool:
         """Whether an urgent call may go before it. Pipelines that hold others share their schedulers between calls."""
@@ -204,27 +210,27 @@ class StaticEngine:
         alike = [entry for entry in queue if entry.key == first.key]
         if first.job.is_urgent:  # bulk would only prolong its steps
             alike = [entry for entry in alike if not entry.job.is_yielding]
-        taken = alike[: self._caps.of(_shape(first)) if self._takes_lists else 1]
+        taken = alike[: self._caps.of(first.shape) if self._takes_lists else 1]
         self._waiting = [entry for entry in self._waiting if entry not in taken]
         self._calls.append(self._call(taken))
 
     def _call(self, entries: Sequence[Entry]) -> SharedCall:
-        first = entries[0]
-        has_image = first.job.init_image is not None
-        pipe = self._prototypes[has_image]
+        first, kind = entries[0], kind_of(entries[0].job)
+        pipe, further = self._prototypes[kind, ""], self._spec.arguments
         arguments = [
-            call_arguments(parameters_of(pipe), e.input, e.index, e.job.init_image, self._spec.arguments)
+            call_arguments(
+                parameters_of(pipe), e.input, e.index, e.job.init_image, further, mask_image=e.job.mask_image
+            )
             for e in entries
         ]
-        scheduler = self._scheduler(first.input.scheduler, from_image=has_image)
-        return SharedCall(pipe, joined(arguments), entries, scheduler)
+        return SharedCall(pipe, joined(arguments), entries, self._scheduler(first.input.scheduler, kind))
 
     def _go_on(self, call: SharedCall) -> None:
         self._learn()
         with deterministic() if call.entries[0].job.is_reproducible else nullcontext():
             watch = call.go_on()
         if call.is_amid_steps:
-            self._seen = _shape(call.entries[0]), len(call.entries), watch
+            self._seen = call.entries[0].shape, len(call.entries), watch
 
     def _learn(self) -> None:
         """What the step before has taken; asked now, when the device has computed it in any case."""
@@ -239,7 +245,7 @@ class StaticEngine:
         if error is not None:
             self._divide(call, error)
             return
-        self._caps.ran_clean(_shape(call.entries[0]), len(call.entries))
+        self._caps.ran_clean(call.entries[0].shape, len(call.entries))
         for entry, output in zip(call.entries, call.outputs, strict=True):
             try:
                 entry.output = as_output(output, entry.input.fps)
@@ -253,7 +259,7 @@ class StaticEngine:
         cannot count prompts gets one at a time from now on."""
         self._takes_lists &= not isinstance(error, Miscounted)
         if is_out_of_memory(error):
-            self._caps.ran_out(_shape(call.entries[0]), len(call.entries))
+            self._caps.ran_out(call.entries[0].shape, len(call.entries))
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
         staying, middle = call.staying, len(call.staying) // 2
@@ -291,8 +297,3 @@ class StaticEngine:
             if not call.staying:
                 call.end()
                 self._calls.remove(call)
-
-
-def _shape(entry: Entry) -> str:
-    asked = entry.input
-    return f"{asked.width}x{asked.height}" + (f"x{asked.num_frames}" if asked.num_frames > 1 else "")

@@ -30,9 +30,10 @@ from worker.engines.memory import bytes_of, meter_of
 from worker.engines.meter import Meter, Share, Stopwatch
 from worker.engines.paged import PagedBatch
 from worker.engines.receipts import Place, failed, make_receipt
-from worker.engines.sampling import Chance, Dice
+from worker.engines.sampling import Dice
 from worker.engines.scribe import Scribe
 from worker.engines.shelf import fetch, shelve
+from worker.engines.wording import Wording, cut
 
 LONGEST_CONTEXT = 8_192
 """Tokens per sequence that the cache is planned for, where the model would read more."""
@@ -81,6 +82,7 @@ class TextEngine:
     def _take(self, spec: ModelSpec, model: Any, tokenizer: Any) -> None:
         keep_freed_memory(model.device)
         self._spec, self._model, self._tokenizer, self._place = spec, model, tokenizer, Place.of(model)
+        self._wording = Wording(spec.name, tokenizer)
         self._context = min(model.config.max_position_embeddings, LONGEST_CONTEXT)
         self._eos = eos_tokens(model, tokenizer)
         self._device = model.device
@@ -167,7 +169,7 @@ class TextEngine:
     def _seat(self, job: EngineJob) -> _Seat:
         if not isinstance(job.input, TextInput):
             raise InvalidJob(f"model {self._spec.name} writes text, the job asks for images")
-        prompt = self._encode(job.input)
+        prompt = self._wording.prompt(job.input)
         room = self._context - len(prompt)
         if room < 1:
             detail = f"the prompt has {len(prompt)} tokens, the model reads {self._context} with its answer"
@@ -175,18 +177,6 @@ class TextEngine:
         dice = Dice(job.input, len(prompt))
         scribe = Scribe(self._tokenizer, prompt, job.input.stop) if job.is_streamed else None
         return _Seat(job, job.input, prompt, min(job.input.max_tokens, room), dice, scribe)
-
-    def _encode(self, job: TextInput) -> list[int]:
-        if job.messages is None:
-            tokens = self._tokenizer(job.prompt)["input_ids"]
-        elif self._tokenizer.chat_template is None:
-            raise InvalidJob(f"model {self._spec.name} has no chat template: give it a prompt")
-        else:
-            messages = [message.model_dump() for message in job.messages]
-            tokens = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        if not tokens:
-            raise InvalidJob("the prompt has no tokens")
-        return list(tokens)
 
     def _may_enter(self, seat: _Seat) -> bool:
         """A reproducible text is written alone, from the first token to the last."""
@@ -240,7 +230,7 @@ class TextEngine:
         is_end = seat.tokens[-1] in self._eos
         is_over = is_end or len(seat.tokens) >= seat.max_tokens
         # decoding all of a long text at each token would cost more than its forward
-        text, is_stopped = cut(self._text(seat), seat.input.stop) if is_over or seat.input.stop else ("", False)
+        text, is_stopped = self._text(seat) if is_over or seat.input.stop else ("", False)
         if not (is_over or is_stopped):
             delta = seat.scribe.read(seat.tokens) if seat.scribe else None
             return Progress(seat.job.job_id, len(seat.tokens), seat.max_tokens, delta)
@@ -250,26 +240,14 @@ class TextEngine:
         receipt = make_receipt(self._spec, self._place, seat.input.seed, seat.meter)
         return Finished(seat.job.job_id, receipt, text=output)
 
-    def _text(self, seat: _Seat) -> str:
-        """The continuation. Decoded with its prompt, because a tokenizer may drop the space before a first word."""
-        prompt = self._tokenizer.decode(seat.prompt, skip_special_tokens=True)
-        whole = self._tokenizer.decode(seat.prompt + seat.tokens, skip_special_tokens=True)
-        if whole.startswith(prompt):
-            return str(whole[len(prompt) :])
-        return str(self._tokenizer.decode(seat.tokens, skip_special_tokens=True))
+    def _text(self, seat: _Seat) -> tuple[str, bool]:
+        """What it has written up to a stop string, and whether there was one."""
+        return cut(self._wording.text(seat.prompt, seat.tokens), seat.input.stop)
 
     def _told_chances(self, seat: _Seat) -> tuple[Mapping[str, Any], ...] | None:
         if not seat.input.logprobs:
             return None
-        return tuple(self._told(seat.dice.chances[index]) for index in range(len(seat.tokens)))
-
-    def _told(self, chance: Chance) -> Mapping[str, Any]:
-        top = [{"token": self._piece(token), "logprob": logprob} for token, logprob in chance.top]
-        return {"token": self._piece(chance.token), "logprob": chance.logprob, "top": top}
-
-    def _piece(self, token: int) -> str:
-        """A token alone; a part of a character shows as U+FFFD."""
-        return str(self._tokenizer.decode([token]))
+        return tuple(self._wording.told(seat.dice.chances[index]) for index in range(len(seat.tokens)))
 
     def _recover(self, error: Exception) -> None:
         """After a failed step nothing in the cache can be trusted: all requests enter anew. Out of memory lowers
@@ -300,9 +278,3 @@ class TextEngine:
         self._batch.reset()
         self._entered.clear()
         self._batch.sampler.dice.clear()
-
-
-def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """The text up to the first stop string, and whether there was one."""
-    places = [place for stop in stops if (place := text.find(stop)) >= 0]
-    return (text[: min(places)], True) if places else (text, False)

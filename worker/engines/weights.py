@@ -19,23 +19,24 @@ _LONGEST_HEADER = 100_000_000
 
 
 def weights_bytes(spec: ModelSpec, default_dtype: str) -> int | None:
-    """Bytes of a model's weights in its dtype. None where their files are not on this machine yet, or do not tell."""
+    """Bytes of a model's weights and its ControlNets' in its dtype; adapters come later. None where their files are
+    not on this machine yet, or do not tell."""
     number_bytes = _BYTES[default_dtype if spec.dtype == "auto" else spec.dtype]
     try:
-        folder = _folder_of(spec)
-        return sum(_bytes_in(part, number_bytes) for part in _parts_of(folder)) or None
+        own = _folder_of(spec.source, None if spec.revision == "1" else spec.revision)
+        controls = [_folder_of(control.source, control.revision) for control in spec.controlnets.values()]
+        return sum(_bytes_in(part, number_bytes) for part in [*_parts_of(own), *controls]) or None
     except (OSError, ValueError, LookupError, TypeError, struct.error):  # whatever is wrong with it, loading tells
         return None
 
 
-def _folder_of(spec: ModelSpec) -> Path:
+def _folder_of(source: str, revision: str | None) -> Path:
     """The source, or what the hub's library has kept of it. Raises OSError or ValueError where that is nothing."""
-    if Path(spec.source).is_dir():
-        return Path(spec.source)
+    if Path(source).is_dir():
+        return Path(source)
     from huggingface_hub import snapshot_download  # noqa: PLC0415  # slow to import
 
-    revision = None if spec.revision == "1" else spec.revision
-    return Path(snapshot_download(spec.source, revision=revision, local_files_only=True))
+    return Path(snapshot_download(source, revision=revision, local_files_only=True))
 
 
 def _parts_of(folder: Path) -> Iterator[Path]:

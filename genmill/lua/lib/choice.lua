@@ -1,8 +1,46 @@
 -- Which batch key a claim serves. A want is {batch key, slots, 1 if resident, 1 if idle, slots besides that only jobs of
--- p0 may take, room for the model where it is not loaded: 0 free, 1 unpaid, 2 crowded (see messages.Room)}.
+-- p0 may take, room for the model where it is not loaded: 0 free, 1 unpaid, 2 crowded (see messages.Room), adapters that
+-- are not meant}. A batch key that ends in '+' means every set of a model's adapters.
 
 local why = 'empty'  -- why nothing is claimed, as far as is known
 local function blocked(scope) why = 'limit ' .. scope; return true end
+
+local MOST_HEADS = 1000  -- of a class, looked at for adapters; who stands further back comes as those before are served
+local MOST_SETS = 16  -- of a model and class, that a claim chooses from
+
+local function is_meant(want, bk)
+  for _, name in ipairs(want[7] or {}) do
+    if string.find(bk, '+' .. name .. '=', 1, true) then return false end
+  end
+  return true
+end
+
+-- The wants, each '+' replaced by the sets that wait, the earliest first: nobody knows their keys before. A set all of
+-- whose tenants are at their limits takes no other's place.
+local function with_sets(classes, wants)
+  local families, all = {}, {}
+  for _, want in ipairs(wants) do
+    if string.sub(want[1], -1) ~= '+' then all[#all + 1] = want
+    else families[want[1]] = {want = want, known = {}} end
+  end
+  if not next(families) then return all end
+  for _, class in ipairs(classes) do
+    local found, waiting = {}, reader(K.bkhead .. class)
+    for _ = 1, MOST_HEADS do
+      local bk = peek(waiting)
+      if not bk then break end
+      waiting.at = waiting.at + 1
+      local prefix = string.match(bk, '^[^+]*%+') or ''
+      local family, count = families[prefix], found[prefix] or 0
+      if family and not family.known[bk] and count < MOST_SETS and is_meant(family.want, bk)
+        and redis.call('ZCARD', K.act .. class .. ':' .. bk) > 0 then
+        found[prefix], family.known[bk] = count + 1, true  -- once, whichever classes have jobs of it
+        all[#all + 1] = {bk, unpack(family.want, 2, 6)}
+      end
+    end
+  end
+  return all
+end
 
 local heads = {}  -- batch key -> the classes that have jobs of it, each with its earliest virtual deadline
 local function read_heads(classes, wants)

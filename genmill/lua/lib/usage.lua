@@ -1,12 +1,16 @@
--- How long jobs take. For each batch key, sums over those that succeeded lately: jobs, cost, GPU ms, ms of their runs;
--- the least ms of a run for a unit of cost, and when that was.
+-- How long jobs take. For each model's batch key, sums over those that succeeded lately: jobs, cost, GPU ms, ms of their
+-- runs; the least ms of a run for a unit of cost, and when that was.
 
 local MEMORY = 0.98  -- what one more job leaves of the sums: about the last fifty count
 local DRIFT = 0.01  -- by what the least grows in a minute, so that it follows a model that has become slower
 local DOUBT = 0.98  -- what a refusal leaves of the least: who is refused teaches nothing, and must not be so for ever
 
+-- The key without adapters: they change little in what a job takes, and there may be any number of sets of them.
+local function family_of(bk) return string.match(bk, '^[^+]*') end
+
 local paces, learnt = {}, {}
 local function pace_of(bk)
+  bk = family_of(bk)
   if paces[bk] == nil then
     local numbers = {}
     for number in string.gmatch(redis.call('HGET', K.pace, bk) or '', '%S+') do
@@ -26,7 +30,8 @@ local function learn(h, gpu_ms, run_ms)
   p.jobs, p.cost = p.jobs * MEMORY + 1, p.cost * MEMORY + cost
   p.gpu_ms, p.run_ms = p.gpu_ms * MEMORY + gpu_ms, p.run_ms * MEMORY + run_ms
   p.least, p.at_s = math.min(least_now(p), run_ms / cost), now_s
-  paces[h.batch_key], learnt[h.batch_key] = p, true
+  local bk = family_of(h.batch_key)
+  paces[bk], learnt[bk] = p, true
 end
 
 local function flush_paces()
@@ -61,4 +66,7 @@ local function soonest_ms(class, bk, cost, vd)
   return math.max(least_now(own) * cost, work_ms / workers)
 end
 
-local function doubt(bk) paces[bk].least, learnt[bk] = paces[bk].least * DOUBT, true end
+local function doubt(bk)
+  local p = pace_of(bk)
+  p.least, learnt[family_of(bk)] = p.least * DOUBT, true
+end

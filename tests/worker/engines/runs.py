@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -70,7 +71,7 @@ def pictures(events: Sequence[Event]) -> list[torch.Tensor]:
     return [first.info["floats"] for first in firsts]
 
 
-def alone(pipe: Any, job: EngineJob, further: Mapping[str, Any]) -> list[torch.Tensor]:
+def alone(pipe: Any, job: EngineJob, further: Mapping[str, Any] = MappingProxyType({})) -> list[torch.Tensor]:
     """The job's images by plain calls of the pipeline, one after another."""
     asked = job.input
     assert isinstance(asked, ImageInput)

@@ -16,7 +16,7 @@ from genmill.registry import load_registry
 from tests.worker.engines import tiny_text
 from worker.engines.base import TextDelta
 from worker.engines.scribe import Scribe, held_back
-from worker.engines.text import cut
+from worker.engines.wording import cut
 
 
 def deltas_of(tokenizer: Any, prompt: list[int], tokens: list[int], stops: tuple[str, ...] = ()) -> list[TextDelta]:

@@ -6,16 +6,26 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import AutoPipelineForInpainting
 from PIL import Image
 
 from genmill.errors import OutputInvalid
-from genmill.inputs import SchedulerName, TextInput
+from genmill.inputs import Control, ImageInput, Lora, SchedulerName, TextInput
 from genmill.keys import JobClass
 from genmill.registry import Batching
 from tests.worker.engines import tiny, tiny_more, tiny_static
-from tests.worker.engines.runs import end_of, finish, image_job, together, worst_difference
+from tests.worker.engines.runs import (
+    end_of,
+    finish,
+    image_job,
+    pictures,
+    plain_arguments,
+    together,
+    worst_difference,
+)
 from worker.engines.base import EngineJob, Event, Failed, Finished, Left, Progress
 from worker.engines.images import image_engine
+from worker.engines.pipelines import parameters_of
 from worker.engines.sites import can_park
 from worker.engines.static import StaticEngine
 
@@ -296,7 +306,9 @@ def test_images_to_start_from_are_not_shared() -> None:
     ("job", "reason"),
     [
         (EngineJob("a", TextInput(prompt="hello")), "makes images"),
-        (image_job("a", Image.new("RGB", (8, 8))), "cannot start from an image"),
+        (image_job("a", Image.new("RGB", (8, 8))), "makes no images from an image"),
+        (image_job("a", loras=(Lora(name="ink"),)), "static batches, which take no loras"),
+        (image_job("a", control=Control(name="canny", image="stored")), "static batches, which take no control"),
     ],
 )
 def test_what_the_pipeline_cannot_do_fails_from_a_later_step(pipe: Any, job: EngineJob, reason: str) -> None:
@@ -304,8 +316,31 @@ def test_what_the_pipeline_cannot_do_fails_from_a_later_step(pipe: Any, job: Eng
     engine.admit([job])
     (event,) = engine.step()
     assert isinstance(event, Failed)
+    assert event.error.code == "invalid_job"
     assert reason in event.error.detail
     assert engine.is_idle()
+
+
+def test_an_adapter_of_weight_0_is_none(pipe: Any) -> None:
+    events = together(engine_of(pipe), [image_job("a", loras=(Lora(name="ink", weight=0.0),)), image_job("b")])
+    assert finished(events["a"]).receipt.loras == ()
+
+
+def test_white_of_a_mask_is_painted_anew() -> None:
+    pipe = tiny.stable_diffusion()
+    start, mask = Image.new("RGB", (32, 32), "red"), Image.new("RGB", (32, 32))
+    mask.paste((255, 255, 255), (8, 8, 24, 24))
+    engine = StaticEngine.from_pipeline(tiny.spec(), pipe)
+    jobs = [replace(job, init_image=start, mask_image=mask) for job in alike(2)]
+    events = together(engine, jobs)
+    plain = AutoPipelineForInpainting.from_pipe(pipe)
+    for job in jobs:
+        assert isinstance(job.input, ImageInput)
+        arguments = {**plain_arguments(job.input, 0, start), "mask_image": mask.convert("L")}
+        expected = plain(**{name: value for name, value in arguments.items() if name in parameters_of(plain)})
+        assert (pictures(events[job.job_id])[0] - expected.images[0]).abs().max() < TOLERANCE
+    unmasked = together(engine, [replace(jobs[0], mask_image=None)])
+    assert (pictures(events["job0"])[0] - pictures(unmasked["job0"])[0]).abs().max() > 0.01
 
 
 def test_a_lost_device_ends_the_step_and_fails_no_job(pipe: Any) -> None:

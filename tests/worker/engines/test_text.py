@@ -10,7 +10,8 @@ from tests.worker.engines import tiny_text
 from tests.worker.engines.runs import end_of, finish
 from worker.engines.base import EngineJob, Event, Failed, Finished, Left, Progress, TextOutput
 from worker.engines.sampling import choose
-from worker.engines.text import TextEngine, cut
+from worker.engines.text import TextEngine
+from worker.engines.wording import cut
 
 
 @pytest.fixture(scope="module")

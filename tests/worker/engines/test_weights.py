@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from genmill.extras import ControlnetSpec
 from genmill.registry import ModelSpec, load_registry
 from tests.worker.engines import tiny, tiny_text
+from tests.worker.engines.tiny_loras import controlnet
 from worker.engines.memory import bytes_of
 from worker.engines.shelf import modules_of
 from worker.engines.weights import weights_bytes
@@ -26,6 +28,19 @@ def test_a_pipeline_takes_what_its_parts_hold(tmp_path: Path) -> None:
     assert weights_bytes(spec_of(tmp_path), "float32") == pytest.approx(expected, rel=0.01)
     assert weights_bytes(spec_of(tmp_path), "float16") == pytest.approx(expected / 2, rel=0.01)
     assert weights_bytes(spec_of(tmp_path, dtype="float32"), "float16") == pytest.approx(expected, rel=0.01)
+
+
+def test_its_controlnets_count(tmp_path: Path) -> None:
+    pipe = tiny.stable_diffusion()
+    control = controlnet(pipe.unet)
+    pipe.save_pretrained(tmp_path / "model")
+    control.save_pretrained(tmp_path / "canny")
+    canny = {"canny": ControlnetSpec(source=str(tmp_path / "canny"))}
+    spec = spec_of(tmp_path / "model").model_copy(update={"controlnets": canny})
+    expected = bytes_of(*modules_of(pipe), control)
+    assert weights_bytes(spec, "float32") == pytest.approx(expected, rel=0.01)
+    gone = {"canny": ControlnetSpec(source=str(tmp_path / "gone"))}
+    assert weights_bytes(spec.model_copy(update={"controlnets": gone}), "float32") is None
 
 
 def test_variants_and_whole_checkpoints_beside_it_do_not_count(tmp_path: Path) -> None:

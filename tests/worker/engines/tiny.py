@@ -26,7 +26,8 @@ from transformers import (
     T5Tokenizer,
 )
 
-from genmill.registry import Limits, ModelSpec
+from genmill.input_limits import Limits
+from genmill.registry import ModelSpec
 from worker.engines.devices import quiet
 
 WIDTH = 16

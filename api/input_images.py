@@ -1,0 +1,102 @@
+"""Where an input image comes from: a data URI, a URL that is fetched here, or a file uploaded before."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote_to_bytes
+
+from PIL import Image
+
+from api import uploads
+from api.services import Services
+from genmill import net
+from genmill.errors import FieldFault, InputUnavailable, InvalidImage, NotFound
+from genmill.images import as_png, decode_image
+from genmill.inputs import ImageInput
+
+FORMS = "a data URI, an http(s) URL or file:<id>"
+POINTERS = {"init": "/input/init_image", "mask": "/input/mask_image", "control": "/input/control/image"}
+"""Where each of `ImageInput.images` stands in a request."""
+
+_DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
+
+
+def read_input_images(job_input: ImageInput, tenant: str, services: Services) -> dict[str, bytes]:
+    """The images that a job gives, by their names in `ImageInput.images`, as PNG bytes of the job's size; a mask in
+    shades of grey. Raises InvalidImage, UrlNotAllowed.
+
+    Decoded here, so that no worker meets a bomb, and brought to size here as an engine would do it, so that what is
+    stored is bounded by the model's limits.
+    """
+    images = {}
+    for role, given in job_input.images().items():
+        image = _Given(given, POINTERS[role], tenant, services).decoded().convert("L" if role == "mask" else "RGB")
+        size = (job_input.width, job_input.height)
+        images[role] = as_png(image if image.size == size else image.resize(size, Image.Resampling.LANCZOS))
+    return images
+
+
+def name_of(pointer: str) -> str:
+    """The field as its client would say: `control.image`."""
+    return pointer.removeprefix("/input/").replace("/", ".")
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What stands in a field of a tenant's job in an image's place."""
+
+    text: str
+    pointer: str
+    tenant: str
+    services: Services
+
+    def decoded(self) -> Image.Image:
+        return decode_image(self._body(), self.services.settings, self.pointer)
+
+    def _body(self) -> bytes:
+        if self.text[:5].lower() == "data:":
+            return self._from_data_uri(self.services.settings.max_image_bytes)
+        if self.text.startswith("file:"):
+            return self._from_file(self.text.removeprefix("file:"))
+        own = self.services.links.file_url("").removesuffix("/content")
+        if self.text.startswith(own):
+            return self._from_file(self.text.removeprefix(own).removesuffix("/content"))
+        if self.text[:8].lower().startswith(("http://", "https://")):
+            return self._from_url()
+        raise self._fault(f"{name_of(self.pointer)} must be {FORMS}", FORMS, self.text[:60])
+
+    def _from_data_uri(self, max_bytes: int) -> bytes:
+        head = _DATA.match(self.text)
+        if head is None:
+            raise self._fault("the data URI has no comma after its type", "data:<type>;base64,<bytes>", self.text[:60])
+        payload = self.text[head.end() :]
+        if len(payload) * 3 // 4 > max_bytes + 3:
+            value = f"{len(payload) * 3 // 4} bytes"
+            raise self._fault(
+                f"the image has {value}, at most {max_bytes} bytes are read", f"{max_bytes} bytes", value
+            )
+        try:
+            if head[2].lower().endswith(";base64"):
+                return base64.b64decode(payload, validate=True)
+            return unquote_to_bytes(payload)
+        except (binascii.Error, ValueError) as err:
+            raise self._fault(f"the data URI is not valid base64: {err}", "base64", self.text[:60]) from None
+
+    def _from_file(self, file_id: str) -> bytes:
+        try:
+            return uploads.content(file_id, self.tenant, self.services).body
+        except NotFound:
+            raise self._fault("there is no such file", "a file of POST /v1/files", file_id[:60]) from None
+
+    def _from_url(self) -> bytes:
+        settings = self.services.settings
+        try:
+            return net.fetch(self.text, settings, settings.max_image_bytes, self.pointer)
+        except InputUnavailable as err:
+            raise self._fault(err.detail, f"{settings.max_image_bytes} bytes at a URL that answers 200") from None
+
+    def _fault(self, detail: str, limit: str, value: str | None = None) -> InvalidImage:
+        return InvalidImage(detail, faults=(FieldFault(self.pointer, detail, limit, value),))
