@@ -21,7 +21,7 @@ blueprint = Blueprint("models", __name__)
 def list_models() -> Response:
     authenticate()
     store, links = services().store, services().links
-    curves, batching = store.curves(), store.batching()
+    curves, batching = store.forwards.curves(), store.forwards.batching()
     views = [model_view(spec, curves, batching, links) for spec in services().registry.models]
     return jsonify(object="list", data=views, results=views, has_more=False)
 
@@ -34,7 +34,7 @@ def read_model(name: str) -> Response:
         spec = services().registry.get(name)
     except UnknownModel as err:
         raise NotFound(err.detail, faults=err.faults) from None
-    return jsonify(model_view(spec, store.curves(), store.batching(), services().links))
+    return jsonify(model_view(spec, store.forwards.curves(), store.forwards.batching(), services().links))
 
 
 def model_view(

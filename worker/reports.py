@@ -40,7 +40,7 @@ class Reports:
         """At once for a model that is new here, and now and then, because the fleet forgets it."""
         batching = {station.batch_key: station.batching for station in self._residents.stations()}
         if batching and (is_due or batching != self._batching):
-            self._store.publish_batching(batching)
+            self._store.forwards.publish_batching(batching)
             self._batching = batching
 
     def _publish_curves(self) -> None:
@@ -50,7 +50,7 @@ class Reports:
             for name, curve in station.curves().items()
         }
         if curves and curves != self._curves:
-            self._store.publish_curves(curves)
+            self._store.forwards.publish_curves(curves)
             self._curves = curves
 
     def _publish_memory(self) -> None:

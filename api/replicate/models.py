@@ -27,7 +27,7 @@ def read_owned_model(owner: str, name: str) -> Response:  # noqa: ARG001 - any o
     authenticate()
     spec = model_of(name, services().registry)
     store = services().store
-    view = model_view(spec, store.curves(), store.batching(), services().links)
+    view = model_view(spec, store.forwards.curves(), store.forwards.batching(), services().links)
     return jsonify({**view, "latest_version": version_view(spec)})
 
 

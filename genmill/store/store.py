@@ -17,6 +17,7 @@ from genmill.jobs import Claim, JobRecord, JobRequest, error_json
 from genmill.settings import Durability, Settings
 from genmill.store import encoding, scripts
 from genmill.store.events import EventLog
+from genmill.store.forwards import ForwardsBook
 from genmill.store.limits import LimitBook
 from genmill.store.memory import MemoryBook
 from genmill.store.messages import Attempt, Claimed, Reaped, Renewal, Settlement, Submitted, Want
@@ -38,6 +39,7 @@ class Store:
         self.usage = UsageBook(redis)
         self.events = EventLog(redis)
         self.memory = MemoryBook(redis)
+        self.forwards = ForwardsBook(redis)
         self._static_limits = json.dumps(dict(settings.limits))
         self._class_delays = json.dumps(settings.class_delay_ms)
 
@@ -174,29 +176,6 @@ class Store:
             return None
         number, url, tenant, kept = reply
         return Attempt(int(number), url.decode(), tenant.decode(), kept)
-
-    def publish_curves(self, curves: Mapping[str, Mapping[str, Any]]) -> None:
-        """Service curves by batch key, device and shape, joined by blanks; the last that was measured holds."""
-        with self.redis.pipeline() as pipe:
-            pipe.hset(keys.PREFIXES["curves"], mapping={name: json.dumps(dict(one)) for name, one in curves.items()})
-            pipe.expire(keys.PREFIXES["curves"], keys.CURVES_TTL_S)
-            pipe.execute()
-
-    def curves(self) -> dict[str, Any]:
-        """What the workers have published."""
-        found = self._commands.hgetall(keys.PREFIXES["curves"])
-        return {name.decode(): json.loads(one) for name, one in found.items()}
-
-    def publish_batching(self, modes: Mapping[str, str]) -> None:
-        """How loaded models share forwards (`Batching`), by batch key; only what has loaded a model can tell."""
-        with self.redis.pipeline() as pipe:
-            pipe.hset(keys.PREFIXES["batching"], mapping={key: str(mode) for key, mode in modes.items()})
-            pipe.expire(keys.PREFIXES["batching"], keys.CURVES_TTL_S)
-            pipe.execute()
-
-    def batching(self) -> dict[str, str]:
-        """What the workers have published."""
-        return {key.decode(): mode.decode() for key, mode in self._commands.hgetall(keys.PREFIXES["batching"]).items()}
 
     def lead(self, name: str, ttl_s: float) -> int | None:
         """Take or keep the scheduler's leadership. Returns the epoch, or None while another leads."""

@@ -205,8 +205,8 @@ def test_models_tell_how_they_batch_once_a_worker_has_loaded_them(alice: Caller,
         return [model["batching"] for model in alice("GET", "/v1/models").json["data"]]
 
     assert told() == [None, None]
-    store.publish_batching({"shapes@1/auto": Batching.STEP})
-    store.publish_batching({"captions@1/auto": Batching.CONTINUOUS})
+    store.forwards.publish_batching({"shapes@1/auto": Batching.STEP})
+    store.forwards.publish_batching({"captions@1/auto": Batching.CONTINUOUS})
     assert told() == ["step", "continuous"]
     assert alice("GET", "/v1/models/shapes").json["batching"] == "step"
 

@@ -364,9 +364,9 @@ def test_what_a_run_took_is_told_without_the_loading_of_its_model(
 
 def test_how_loaded_models_batch_is_told_at_once_and_remembered(floor: Floor, store: Store, redis: Redis) -> None:
     floor.report()
-    assert store.batching() == {}
+    assert store.forwards.batching() == {}
     submit(store)
     claim_into(floor)
     floor.report()
-    assert store.batching() == {SPEC.batch_key: "step"}
+    assert store.forwards.batching() == {SPEC.batch_key: "step"}
     assert 0 < redis.ttl(keys.PREFIXES["batching"]) <= keys.CURVES_TTL_S
