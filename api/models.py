@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from flask import Blueprint, Response, jsonify
+from pydantic.json_schema import DEFAULT_REF_TEMPLATE
 
 from api.auth import authenticate
 from api.services import services
@@ -71,12 +73,16 @@ def model_view(
     }
 
 
-def input_schema(spec: ModelSpec) -> dict[str, Any]:
-    """JSON Schema of a job's input, with the model's own defaults, without what it does not make."""
-    schema = spec.input_class.model_json_schema()
-    untaken = {"kind"} | {field for field, names in _EXTRAS.items() if not getattr(spec, names)}
-    untaken |= set() if spec.limits.max_frames > 1 else {"num_frames", "fps"}
-    schema["properties"] = {name: field for name, field in schema["properties"].items() if name not in untaken}
+def input_schema(spec: ModelSpec, ref_template: str = DEFAULT_REF_TEMPLATE) -> dict[str, Any]:
+    """JSON Schema of a job's input, with the model's own defaults, without what it does not make or has none of. Its
+    parts are in `$defs`; `ref_template` tells where they are found, such as `#/$defs/{model}`."""
+    schema = spec.input_class.model_json_schema(ref_template=ref_template)
+    hidden = {"kind"} if spec.limits.max_frames > 1 else {"kind", "num_frames", "fps"}
+    hidden |= {field for field, names in _EXTRAS.items() if not getattr(spec, names)}
+    schema["properties"] = {name: field for name, field in schema["properties"].items() if name not in hidden}
+    used = json.dumps(schema["properties"])
+    parts = schema.pop("$defs", {}).items()
+    schema["$defs"] = {name: part for name, part in parts if f'"{ref_template.format(model=name)}"' in used}
     for name, default in spec.defaults.items():
         schema["properties"][name]["default"] = default
     return schema

@@ -15,7 +15,7 @@ from genmill.registry import ModelKind, ModelSpec, invalid_request
 ALIASES: Mapping[ModelKind, Mapping[str, str]] = {
     ModelKind.IMAGE: {
         "num_outputs": "num_images", "num_inference_steps": "steps", "guidance_scale": "guidance",
-        "image": "init_image", "prompt_strength": "strength",
+        "image": "init_image", "mask": "mask_image", "prompt_strength": "strength",
     },
     ModelKind.TEXT: {"max_new_tokens": "max_tokens", "stop_sequences": "stop"},
 }  # fmt: skip

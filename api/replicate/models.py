@@ -47,8 +47,8 @@ def read_version(owner: str, name: str, version: str) -> Response:  # noqa: ARG0
 
 def version_view(spec: ModelSpec) -> dict[str, Any]:
     """The model's only version: its revision."""
-    schema = input_schema(spec)
-    parts = schema.pop("$defs", {})
+    schema = input_schema(spec, "#/components/schemas/{model}")
+    parts = schema.pop("$defs")
     return {
         "id": version_of(spec),
         "created_at": UNKNOWN_TIME,

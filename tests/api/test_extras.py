@@ -218,8 +218,31 @@ def test_the_model_tells_what_it_has_and_not_where(alice: Caller) -> None:
     view = alice("GET", "/v1/models/sketch").json
     assert (view["adapters"], view["controlnets"]) == (["ink"], ["canny"])
     assert {"loras", "control", "mask_image"} <= set(view["input_schema"]["properties"])
+    assert set(view["input_schema"]["$defs"]) == {"Lora", "Control", "SchedulerName"}
     assert view["limits"]["max_loras"] == 2
     assert "/weights" not in str(view)
+
+
+def test_a_version_in_replicates_terms_describes_the_extras(alice: Caller) -> None:
+    (version,) = alice("GET", "/v1/models/any/sketch/versions").json["results"]
+    document = version["openapi_schema"]
+    OpenAPIV31SpecValidator(document).validate()
+    parts = document["components"]["schemas"]
+    assert set(parts) == {"Input", "Output", "Lora", "Control", "SchedulerName"}
+    assert parts["Input"]["properties"]["loras"]["items"] == {"$ref": "#/components/schemas/Lora"}
+
+
+def test_a_prediction_may_have_a_mask_and_extras(alice: Caller, app: Flask, store: Store) -> None:
+    path, asked = "/v1/models/any/sketch/predictions", {"prompt": "a cat", "image": RED, "mask": RED}
+    created = alice("POST", path, json={"input": {**asked, "loras": [{"name": "ink"}]}})
+    assert created.status_code == 201, created.text
+    record = store.get(created.json["id"])
+    assert record is not None
+    assert stored_image(app, record.request["input"]["mask_image"]).mode == "L"
+    assert record.batch_key == "sketch@1/auto+ink=1.0"
+    assert "inputs/" not in str(created.json["input"])
+    refused = alice("POST", path, json={"input": {**asked, "mask": "x"}})
+    assert (refused.status_code, refused.json["errors"][0]["pointer"]) == (422, "/input/mask")
 
 
 def test_the_document_describes_the_extras(alice: Caller) -> None:

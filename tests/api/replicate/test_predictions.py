@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import pytest
@@ -23,6 +25,14 @@ def test_aliases_are_fields_of_the_inputs() -> None:
     for spec in REGISTRY.models:
         assert set(ALIASES[spec.kind].values()) <= set(spec.input_class.model_fields)
         assert not set(ALIASES[spec.kind]) & set(spec.input_class.model_fields)
+
+
+@pytest.mark.parametrize("name", ["shapes", "captions"])
+def test_a_versions_schema_points_to_nothing_that_is_not_there(name: str, alice: Caller) -> None:
+    (version,) = alice("GET", f"/v1/models/genmill/{name}/versions").json["results"]
+    parts = version["openapi_schema"]["components"]["schemas"]
+    pointed = set(re.findall(r'"\$ref": "#/([^"]*)"', json.dumps(version)))
+    assert pointed == {f"components/schemas/{part}" for part in set(parts) - {"Input", "Output"}}
 
 
 def test_a_prediction_is_a_job_of_all_dialects(alice: Caller, store: Store) -> None:
