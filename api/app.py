@@ -22,7 +22,7 @@ from api import (
 )
 from api.openai import images, texts
 from api.replicate import models as owned_models
-from api.replicate import predictions
+from api.replicate import predictions, streaming
 from api.services import EXTENSION, open_services
 from genmill.settings import Settings, load_settings
 
@@ -43,6 +43,6 @@ def create_app(settings: Settings | None = None) -> Flask:
     problems.install(app)
     rate_limits.install(app)
     native = (jobs, events, batches, models, files, outputs, webhooks, usage, admin, health)
-    for room in (*native, predictions, owned_models, images, texts):
+    for room in (*native, predictions, streaming, owned_models, images, texts):
         app.register_blueprint(room.blueprint)
     return app

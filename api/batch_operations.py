@@ -16,7 +16,9 @@ _BATCH_BODY = {
         },
     },
     "application/jsonl": _LINES,
-    "application/json": {"schema": {"$ref": "#/components/schemas/BatchBody"}},
+    "application/json": {
+        "schema": {"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("BatchBody", "OpenAIBatchBody")]}
+    },
 }
 _BATCH_QUERY = (
     parameter("query", "priority", {"$ref": "#/components/schemas/JobClass"}, "With lines: class of those without."),

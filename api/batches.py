@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from threading import BoundedSemaphore
 from typing import Annotated, Any, TypeVar
 
@@ -13,6 +13,7 @@ from api import uploads
 from api.auth import authenticate
 from api.batch_lines import NativeLines
 from api.batch_views import batch_view, result_view
+from api.openai import batches as openai_batches
 from api.requests import read_json
 from api.services import services
 from genmill.batches import BatchOrder, BatchRecord
@@ -128,13 +129,15 @@ def _create(tenant: str) -> tuple[BatchRecord, bool]:
     try:
         if request.mimetype in LINES_TYPES:
             return _take_in(_body_chunks(), _query(BatchOptions), tenant, {})
-        return _from_source(_batch_body(), tenant)
+        raw = read_json()
+        if openai_batches.SOURCE in raw:
+            return openai_batches.create(raw, tenant, services())
+        return _from_source(_batch_body(raw), tenant)
     finally:
         _seats.release()
 
 
-def _batch_body() -> BatchBody:
-    raw = read_json()
+def _batch_body(raw: Mapping[str, Any]) -> BatchBody:
     try:
         body = BatchBody.model_validate(raw)
     except ValidationError as err:
@@ -206,7 +209,8 @@ def _result_lines(rows: Iterable[bytes], limit: int | None, links: Links) -> Ite
 def _view(record: BatchRecord) -> dict[str, Any]:
     ledger = services().ledger
     running = 0 if record.state.is_terminal else len(ledger.running_lines(record.batch_id))
-    return batch_view(record, running, ledger.now_ms(), services().links)
+    view = batch_view(record, running, ledger.now_ms(), services().links)
+    return view | openai_batches.batch_facts(record) if record.kind == openai_batches.KIND else view
 
 
 def _query(model: type[Query]) -> Query:

@@ -15,6 +15,7 @@ from werkzeug.datastructures import FileStorage
 
 from api import uploads
 from api.auth import authenticate
+from api.openai import batch_files
 from api.outputs import object_response
 from api.requests import check_multipart
 from api.services import services
@@ -100,12 +101,17 @@ def list_files() -> Response:
 
 @blueprint.get("/v1/files/<file_id>")
 def read_file(file_id: str) -> Response:
-    return jsonify(_view(uploads.find(file_id, authenticate(), services()), is_openai=_wants_json()))
+    tenant = authenticate()
+    known = batch_files.facts if batch_files.is_result_file(file_id) else uploads.find
+    return jsonify(_view(known(file_id, tenant, services()), is_openai=_wants_json()))
 
 
 @blueprint.get("/v1/files/<file_id>/content")
 def read_file_content(file_id: str) -> Response:
-    return object_response(uploads.content(file_id, authenticate(), services()))
+    tenant = authenticate()
+    if batch_files.is_result_file(file_id):
+        return Response(batch_files.content(file_id, tenant, services()), mimetype=NDJSON)
+    return object_response(uploads.content(file_id, tenant, services()))
 
 
 @blueprint.delete("/v1/files/<file_id>")

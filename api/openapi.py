@@ -12,6 +12,7 @@ from api.admin_operations import ADMIN_OPERATIONS, USAGE_OPERATIONS
 from api.batch_lines import LineBody
 from api.batch_operations import BATCH_OPERATIONS
 from api.batches import BatchBody
+from api.openai.batches import OpenAIBatchBody
 from api.openai.bodies import ChatBody, CompletionBody
 from api.openai.images import ImageBody
 from api.openai.operations import OPENAI_OPERATIONS
@@ -31,7 +32,7 @@ from genmill.tenants import TenantFacts
 ALL_OPERATIONS = (
     *OPERATIONS, *BATCH_OPERATIONS, *USAGE_OPERATIONS, *ADMIN_OPERATIONS, *REPLICATE_OPERATIONS, *OPENAI_OPERATIONS,
 )  # fmt: skip
-DIALECT_BODIES = (PredictionBody, ImageBody, ChatBody, CompletionBody)
+DIALECT_BODIES = (PredictionBody, ImageBody, ChatBody, CompletionBody, OpenAIBatchBody)
 ADMIN_BODIES = (KeyBody, RotationBody, LimitBody, TenantFacts)
 
 _REF = "#/components/schemas/{model}"

@@ -12,6 +12,7 @@ UNAUTHORIZED = {401: "No valid API key"}
 AWAY = {503: "Redis or the storage is away; see Retry-After"}
 LIMITED = {429: "A quota of the tenant is used up; `errors` names it, see Retry-After"}
 BARRED = {403: "The tenant may not use this priority, or the key does not have the scope `submit`"}
+STREAMS = {503: "Redis is away, or too many streams are open; see Retry-After"}
 INVALID = {422: "A field is not valid; `errors` names field, limit and value"}
 ABSENT = {404: "There is nothing here for this tenant"}
 BODY = {400: "Not a JSON object", 413: "Body too large", 415: "Wrong content type"}
@@ -52,6 +53,14 @@ def json_answer(text: str, schema: str, headers: Mapping[str, str] | None = None
     if headers:
         answer["headers"] = {name: {"description": why, "schema": {"type": "string"}} for name, why in headers.items()}
     return answer
+
+
+def event_stream(text: str, schema: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """`schema`: of the `data` of its events, where that is JSON."""
+    content: dict[str, Any] = {"type": "string"}
+    if schema is not None:
+        content["contentSchema"] = schema
+    return {"description": text, "content": {"text/event-stream": {"schema": content}}}
 
 
 def json_body(schema: str, example: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,14 +14,14 @@ from api.operation import INVALID as _INVALID
 from api.operation import LIMITED as _LIMITED
 from api.operation import RATE as _RATE
 from api.operation import READ as _READ
+from api.operation import STREAMS as _STREAMS
 from api.operation import UNAUTHORIZED as _UNAUTHORIZED
-from api.operation import Operation
+from api.operation import Operation, event_stream
 from api.operation import json_answer as _json
 from api.operation import parameter as _parameter
 from genmill.api_keys import Scope
 from genmill.jobs import JobState
 
-_EVENT_SCHEMA = "#/components/schemas/JobEvent"
 _BYTES = {"description": "The bytes", "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}
 _UNCHANGED = {"description": "Not changed since the given ETag"}
 _WAIT = (
@@ -74,16 +74,13 @@ _SIGNED = (
     _parameter("query", "signature", {"type": "string"}, "Made by genmill.", is_needed=True),
 )
 _SUBMITTED = {"Location": "The job", "Retry-After": "Seconds until it is worth asking", **_RATE}
-_EVENTS = {
-    "description": (
-        "Events until the job has ended, a comment every 15 seconds in between. Each has an `id`, an `event` that is "
-        "the `kind` of JobEvent, and `data`, which is its rest as JSON. Every job has `state` (the last is terminal, "
-        "and ends the stream), `progress` and `output`; a text has `token`, at its end or, with `stream`, as it is "
-        "written; pictures have `preview` where that was asked for. Another `attempt` makes void what was told of the "
-        "one before."
-    ),
-    "content": {"text/event-stream": {"schema": {"type": "string", "contentSchema": {"$ref": _EVENT_SCHEMA}}}},
-}
+_EVENTS = event_stream(
+    "Events until the job has ended, a comment every 15 seconds in between. Each has an `id`, an `event` that is the "
+    "`kind` of JobEvent, and `data`, which is its rest as JSON. Every job has `state` (the last is terminal, and ends "
+    "the stream), `progress` and `output`; a text has `token`, at its end or, with `stream`, as it is written; "
+    "pictures have `preview` where that was asked for. Another `attempt` makes void what was told of the one before.",
+    {"$ref": "#/components/schemas/JobEvent"},
+)
 _LAST_EVENT = _parameter(
     "header", "Last-Event-ID", {"type": "string", "maxLength": 80},
     "The id of the last event that was heard: the stream goes on behind it, with nothing lost and nothing told twice.",
@@ -118,7 +115,7 @@ OPERATIONS = (
     Operation(
         "get", "/v1/jobs/{job_id}/events", "followJob", "Follow a job by server-sent events, to its end",
         {200: _EVENTS, 204: {"description": "All has been heard: the job had ended"}},
-        _UNAUTHORIZED | _ABSENT | _INVALID | {503: "Redis is away, or too many streams are open; see Retry-After"},
+        _UNAUTHORIZED | _ABSENT | _INVALID | _STREAMS,
         (_LAST_EVENT,),
     ),
     Operation(

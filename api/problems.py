@@ -50,13 +50,14 @@ def problem_body(
         "detail": detail,
         "instance": request.path,
         "errors": [fault.as_json() for fault in faults],
-        "error": {
-            "message": detail,
-            "type": _error_type(status),
-            "param": faults[0].pointer if faults else None,
-            "code": code,
-        },
+        "error": error_object(status, code, detail, faults),
     }
+
+
+def error_object(status: int, code: str, detail: str, faults: tuple[FieldFault, ...] = ()) -> dict[str, Any]:
+    """What OpenAI's clients read of an error."""
+    param = faults[0].pointer if faults else None
+    return {"message": detail, "type": _error_type(status), "param": param, "code": code}
 
 
 def _genmill(error: GenmillError) -> Response:

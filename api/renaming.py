@@ -34,4 +34,4 @@ def _renamed(fault: FieldFault, names: Mapping[str, str]) -> FieldFault:
 
 def _reworded(detail: str, old: str, new: str) -> str:
     """Details begin with the name of their field, where they name it."""
-    return re.sub(rf"^{re.escape(old)}\b", new, detail) if new else detail
+    return re.sub(rf"^{re.escape(old)}\b", new, detail) if old and new else detail

@@ -178,22 +178,34 @@ _FILE = {
 }
 
 _COUNTS = ("total", "waiting", "running", "succeeded", "failed", "canceled", "skipped")
+_BATCH_TIME = {"type": ["string", "integer", "null"], "description": "Unix seconds in a batch of OpenAI's client."}
 _BATCH = {
     "id": _TEXT,
     "object": {"const": "batch"},
-    "status": {"enum": [state.value for state in BatchState]},
+    "status": {"enum": [*(state.value for state in BatchState), "finalizing"]},
     "counts": _object(dict.fromkeys(_COUNTS, _WHOLE)),
     "results": {"type": "integer", "description": "Lines whose result can be read."},
     "rate_per_s": {"type": "number", "description": "Lines that end a second, lately."},
     "eta_s": {"type": ["number", "null"], "description": "Seconds until the last line, at that rate."},
-    "created_at": _MAYBE_TEXT,
-    "expires_at": _MAYBE_TEXT,
-    "cancelling_at": _MAYBE_TEXT,
+    "created_at": _BATCH_TIME,
+    "expires_at": _BATCH_TIME,
+    "cancelling_at": _BATCH_TIME,
     "ended_at": _MAYBE_TEXT,
     "resume_of": _MAYBE_TEXT,
     "metadata": _FREE,
     "urls": _object({"get": _TEXT, "cancel": _TEXT, "results": _TEXT}),
 }
+_OPENAI_BATCH = {
+    "endpoint": _TEXT,
+    "input_file_id": _TEXT,
+    "completion_window": _TEXT,
+    "request_counts": _object({"total": _WHOLE, "completed": _WHOLE, "failed": _WHOLE}),
+    "output_file_id": _MAYBE_TEXT,
+    "error_file_id": _MAYBE_TEXT,
+    "errors": {"type": "null"},
+    **dict.fromkeys(("in_progress_at", "completed_at", "cancelled_at", "expired_at"), _WHOLE),
+}
+"""What only batches of OpenAI's client have."""
 _BATCH_RESULT = {
     "seq": {"type": "integer", "description": "Its place in the results, from 1; give it as `after` to go on."},
     "custom_id": _TEXT,
@@ -232,8 +244,11 @@ SCHEMAS: dict[str, Any] = {
     "CanceledJob": _object({**_JOB, "cancel": _CANCEL}, optional=("text",)),
     "JobList": _list("Job"),
     "JobEvent": _object(_EVENT, optional=tuple(name for name in _EVENT if name not in ("kind", "attempt"))),
-    "Batch": _object(_BATCH),
-    "CanceledBatch": _object({**_BATCH, "cancel": {"enum": ["cancelling", "too_late", "unknown"]}}),
+    "Batch": _object(_BATCH | _OPENAI_BATCH, optional=tuple(_OPENAI_BATCH)),
+    "CanceledBatch": _object(
+        {**_BATCH, **_OPENAI_BATCH, "cancel": {"enum": ["cancelling", "too_late", "unknown"]}},
+        optional=tuple(_OPENAI_BATCH),
+    ),
     "BatchList": _list("Batch"),
     "BatchResult": _object(_BATCH_RESULT, optional=("model", "text", "receipt")),
     "Model": _object(_MODEL),

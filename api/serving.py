@@ -7,7 +7,7 @@ ones that no waiting takes away from those who submit.
 from __future__ import annotations
 
 from api.desk import MOST_AT_WORK
-from api.events import MOST_STREAMS
+from api.streams import MOST_STREAMS
 from api.waiting import MOST_WAITERS
 
 worker_class = "gthread"

@@ -204,6 +204,12 @@ class TooManyStreams(GenmillError):
     code, status, is_retryable = "too_many_streams", 503, True
 
 
+class TextChanged(GenmillError):
+    """The text was begun anew after a fault and goes on otherwise than what was told; the job has all of it."""
+
+    code, is_retryable = "text_changed", True
+
+
 class JobFailure(GenmillError):
     """The job could not be completed."""
 

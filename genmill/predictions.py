@@ -49,6 +49,7 @@ def prediction_view(
         "urls": {
             "get": links.prediction_url(record.job_id),
             "cancel": links.prediction_url(record.job_id) + "/cancel",
+            "stream": links.prediction_url(record.job_id) + "/stream",
             "web": links.job_url(record.job_id),
         },
     }
@@ -86,10 +87,12 @@ def _error(record: JobRecord) -> str:
 
 
 def _logs(record: JobRecord) -> str:
-    """A line such as tqdm draws, which the client reads its progress from."""
-    if not record.progress:
-        return ""
-    step, steps = record.progress["step"], max(1, record.progress["steps"])
+    return progress_line(**record.progress) if record.progress else ""
+
+
+def progress_line(step: int, steps: int) -> str:
+    """Such as tqdm draws, which the client reads its progress from."""
+    steps = max(1, steps)
     cells = BAR_CELLS * step // steps
     return f"{100 * step // steps:3d}%|{'█' * cells}{' ' * (BAR_CELLS - cells)}| {step}/{steps}\n"
 

@@ -1,1 +1,1 @@
-"""The dialect of OpenAI's client: images, chat and completions, held until the job is done, over the one store."""
+"""The dialect of OpenAI's client: images, held texts and streamed ones, and batches, over the one store."""

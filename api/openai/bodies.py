@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 
 from api.openai.rules import Rules
 
 _HINTS = frozenset({
     "user", "safety_identifier", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention",
-    "prompt_cache_options", "parallel_tool_calls", "prediction", "stream_options", "moderation",
+    "prompt_cache_options", "parallel_tool_calls", "prediction", "moderation",
 })  # fmt: skip
-# `stream` leaves this table when texts are streamed.
 _NOT_DONE: dict[str, tuple[object, ...]] = {
-    "stream": (False,), "n": (1,), "logit_bias": ({},), "frequency_penalty": (0,), "presence_penalty": (0,),
+    "n": (1,), "logit_bias": ({},), "frequency_penalty": (0,), "presence_penalty": (0,),
 }  # fmt: skip
 
 CHAT_RULES = Rules(
     ignored=_HINTS | {"reasoning_effort", "verbosity"},
     inert=_NOT_DONE | {
-        "logprobs": (False,), "top_logprobs": (0,), "tools": ([],), "functions": ([],), "function_call": ("none",),
+        "tools": ([],), "functions": ([],), "function_call": ("none",),
         "tool_choice": ("none", "auto"), "response_format": ({"type": "text"},), "modalities": (["text"],),
         "audio": (), "web_search_options": (),
     },
 )  # fmt: skip
-COMPLETION_RULES = Rules(
-    ignored=_HINTS, inert=_NOT_DONE | {"best_of": (1,), "echo": (False,), "logprobs": (), "suffix": ("",)}
-)
+COMPLETION_RULES = Rules(ignored=_HINTS, inert=_NOT_DONE | {"best_of": (1,), "echo": (False,), "suffix": ("",)})
 
 _SILENT = frozenset({"name", "refusal", "annotations"})
 """Members of a message that change nothing."""
@@ -62,6 +59,15 @@ class ChatMessage(BaseModel):
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
+class StreamOptions(BaseModel):
+    """How a stream is told."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    include_usage: bool = Field(default=False, description="Tell usage in a last chunk, which has no choices.")
+    include_obfuscation: bool = Field(default=False, description="Ignored: chunks carry no padding.")
+
+
 class TextBody(BaseModel):
     """What chat and completions have in common. Without `model` the fleet's first text model answers."""
 
@@ -73,6 +79,12 @@ class TextBody(BaseModel):
     top_p: float | None = None
     stop: str | tuple[str, ...] | None = None
     seed: int | None = None
+    stream: bool | None = Field(default=None, description="Answer with chunks, as the text is written.")
+    stream_options: StreamOptions | None = Field(default=None, description="Without `stream` it is not looked at.")
+
+    @property
+    def has_usage_chunk(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
 
     def native_input(self) -> dict[str, Any]:
         """Fields of the native input; what is not given is the model's to choose."""
@@ -93,6 +105,8 @@ class ChatBody(TextBody):
 
     messages: tuple[ChatMessage, ...] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, description="Newer name of max_tokens.")
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
 
     @model_validator(mode="after")
     def _one_length(self) -> ChatBody:
@@ -102,7 +116,10 @@ class ChatBody(TextBody):
 
     def native_input(self) -> dict[str, Any]:
         length = {} if self.max_completion_tokens is None else {"max_tokens": self.max_completion_tokens}
-        return {**super().native_input(), **length, "messages": [message.native() for message in self.messages]}
+        chances = {"logprobs": self.logprobs, "top_logprobs": self.top_logprobs}
+        given = {name: value for name, value in chances.items() if value is not None}
+        messages = [message.native() for message in self.messages]
+        return {**super().native_input(), **length, **given, "messages": messages}
 
     def names(self) -> dict[str, str]:
         return {} if self.max_completion_tokens is None else {"/input/max_tokens": "/max_completion_tokens"}
@@ -112,6 +129,12 @@ class CompletionBody(TextBody):
     """Body of `POST /v1/completions`: one prompt, as a string or a list of one."""
 
     prompt: str | Annotated[tuple[str, ...], Field(min_length=1, max_length=1)]
+    logprobs: Annotated[int, Strict()] | None = Field(default=None, description="So many likely tokens for each.")
 
     def native_input(self) -> dict[str, Any]:
-        return {**super().native_input(), "prompt": self.prompt if isinstance(self.prompt, str) else self.prompt[0]}
+        chances = {} if self.logprobs is None else {"logprobs": True, "top_logprobs": self.logprobs}
+        prompt = self.prompt if isinstance(self.prompt, str) else self.prompt[0]
+        return {**super().native_input(), **chances, "prompt": prompt}
+
+    def names(self) -> dict[str, str]:
+        return {} if self.logprobs is None else {"/input/top_logprobs": "/logprobs"}

@@ -31,7 +31,7 @@ def finished_job(native: Mapping[str, Any], names: Mapping[str, str], tenant: st
     """
     held = HeldJobs(services().redis, tenant, body_hash(native))
     with seat():
-        job_id = _job_of(native, names, tenant, held)
+        job_id = job_of(native, names, tenant, held)
         record = wait_seated(services().store, own_job(job_id, tenant), _hold_s(), client_is_gone)
     if not record.state.is_terminal:
         raise StillRunning(f"job {job_id} is still {record.state.value}; the same request again waits for it")
@@ -42,8 +42,9 @@ def finished_job(native: Mapping[str, Any], names: Mapping[str, str], tenant: st
     return record
 
 
-def _job_of(native: Mapping[str, Any], names: Mapping[str, str], tenant: str, held: HeldJobs) -> str:
-    """By its Idempotency-Key, or that of an earlier try, or a new one."""
+def job_of(native: Mapping[str, Any], names: Mapping[str, str], tenant: str, held: HeldJobs) -> str:
+    """The id of the job of this body: by its Idempotency-Key, or that of an earlier try, or a new one. Raises
+    InvalidRequest."""
     key = idempotency_key()
     if key is None and is_retry():
         known = held.take(services().store)

@@ -60,35 +60,46 @@ class ImageBody(BaseModel):
 @blueprint.post("/v1/images/generations")
 def generate_images() -> Response:
     tenant = authenticate()
-    return _images(_read(ImageBody, read_json()), {}, tenant)
+    return _images(_read(read_json()), {}, tenant)
 
 
 @blueprint.post("/v1/images/edits")
 def edit_image() -> Response:
     tenant = authenticate()
     check_multipart()
-    body = _read(ImageBody, {**request.form.to_dict(), **dict.fromkeys(_other_files(), "a file")})
+    body = _read({**request.form.to_dict(), **dict.fromkeys(_other_files(), "a file")})
     return _images(body, {"init_image": _image_uri()}, tenant)
 
 
+def image_body(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The native body of the same job. Raises InvalidRequest."""
+    return _native(_read(raw), {})
+
+
+def images_answer(images: list[dict[str, str]], *, job_id: str, ended_ms: float, seed: int | None) -> dict[str, Any]:
+    return {
+        "created": int(ended_ms / 1000), "data": images, "output_format": "png", "job_id": job_id, "seed": seed,
+    }  # fmt: skip
+
+
 def _images(body: ImageBody, given: Mapping[str, Any], tenant: str) -> Response:
+    record = finished_job(_native(body, given), NAMES_OF_IMAGES, tenant)
+    return jsonify(_answer(record, body.response_format))
+
+
+def _native(body: ImageBody, given: Mapping[str, Any]) -> dict[str, Any]:
     spec = model_for(body.model, ModelKind.IMAGE, services().registry)
     of_input, of_job = RULES.sort(body.model_extra or {}, spec)
     wanted = {"prompt": body.prompt, **_size(body.size), **({} if body.n is None else {"num_images": body.n})}
-    native = {**of_job, "model": spec.name, "input": {**of_input, **wanted, **given}}
-    record = finished_job(native, NAMES_OF_IMAGES, tenant)
-    return jsonify(_answer(record, body.response_format))
+    return {**of_job, "model": spec.name, "input": {**of_input, **wanted, **given}}
 
 
 def _answer(record: JobRecord, asked: str | None) -> dict[str, Any]:
     """Without a format both forms, because which is the default depends on OpenAI's model."""
-    return {
-        "created": int((record.ended_ms or 0) / 1000),
-        "data": [_image(output["key"], asked) for output in record.result["outputs"]],
-        "output_format": "png",
-        "job_id": record.job_id,
-        "seed": record.request["input"]["seed"],
-    }
+    images = [_image(output["key"], asked) for output in record.result["outputs"]]
+    return images_answer(
+        images, job_id=record.job_id, ended_ms=record.ended_ms or 0, seed=record.request["input"]["seed"]
+    )
 
 
 def _image(key: str, asked: str | None) -> dict[str, str]:
@@ -122,9 +133,9 @@ def _other_files() -> set[str]:
     return set(request.files) - {"image", "image[]"}
 
 
-def _read(model: type[ImageBody], raw: Mapping[str, Any]) -> ImageBody:
+def _read(raw: Mapping[str, Any]) -> ImageBody:
     try:
-        return model.model_validate(raw)
+        return ImageBody.model_validate(raw)
     except ValidationError as err:
         raise invalid_request(err, prefix="") from None
 

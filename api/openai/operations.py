@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from api.operation import (
     BARRED,
     BODY,
@@ -10,6 +12,7 @@ from api.operation import (
     LIMITED,
     READ,
     Operation,
+    event_stream,
     json_answer,
     json_body,
     parameter,
@@ -40,6 +43,21 @@ _EDIT = {
         }
     }
 }  # fmt: skip
+_TEXT_ERRORS = _HELD | {
+    503: "Redis or the storage is away, or too many answers are held or streams are open; see Retry-After"
+}
+
+
+def _text(text: str, whole: str, chunk: str) -> dict[int, dict[str, Any]]:
+    """Whole, or with `stream` in chunks."""
+    told = (
+        "; with `stream` in chunks, the last of which is `[DONE]`, a comment every 15 seconds in between. "
+        "A failure is told by `data` with an `error`, and ends the stream."
+    )
+    answer, chunks = json_answer(text + told, whole), event_stream(text, {"$ref": f"#/components/schemas/{chunk}"})
+    return {200: {**answer, "content": answer["content"] | chunks["content"]}}
+
+
 _MESSAGES = [{"role": "user", "content": "a red"}]
 
 OPENAI_OPERATIONS = (
@@ -54,12 +72,12 @@ OPENAI_OPERATIONS = (
     ),
     Operation(
         "post", "/v1/chat/completions", "completeChat", "Continue a chat; the answer is held until it is done",
-        {200: json_answer("The reply", "ChatCompletion")}, _HELD, _HEADERS,
+        _text("The reply", "ChatCompletion", "ChatCompletionChunk"), _TEXT_ERRORS, _HEADERS,
         json_body("ChatBody", {"model": "captions", "messages": _MESSAGES}),
     ),
     Operation(
         "post", "/v1/completions", "completePrompt", "Continue a prompt; the answer is held until it is done",
-        {200: json_answer("The continuation", "Completion")}, _HELD, _HEADERS,
+        _text("The continuation", "Completion", "CompletionChunk"), _TEXT_ERRORS, _HEADERS,
         json_body("CompletionBody", {"model": "captions", "prompt": "a red", "max_tokens": 8}),
     ),
 )  # fmt: skip

@@ -38,7 +38,7 @@ class PredictionBody(BaseModel):
     webhook_events_filter: tuple[Event, ...] = Field(
         default=("start", "output", "logs", "completed"), description="Which events the webhook gets."
     )
-    stream: bool = Field(default=False, description="Not served; true is refused.")
+    stream: bool = Field(default=False, description="Tell a text's tokens at urls.stream as they come.")
 
 
 def read_body(raw: Mapping[str, Any]) -> PredictionBody:
@@ -47,8 +47,6 @@ def read_body(raw: Mapping[str, Any]) -> PredictionBody:
         body = PredictionBody.model_validate(raw)
     except ValidationError as err:
         raise invalid_request(err, prefix="") from None
-    if body.stream:
-        raise _fault("/stream", "streams are not served here: leave stream out and poll", "false", "true")
     if body.webhook and body.webhook_completed:
         raise _fault("/webhook_completed", "give either webhook or webhook_completed", "one of them", "both")
     return body
@@ -63,6 +61,8 @@ def native_body(body: PredictionBody, spec: ModelSpec) -> dict[str, Any]:
                 raise _fault(f"/input/{alias}", f"give either {alias} or {name}", "one of them", "both")
             given[name] = given.pop(alias)
     native: dict[str, Any] = {"model": spec.name, "input": given}
+    if body.stream:
+        native["stream"] = True
     if webhook := body.webhook or body.webhook_completed:
         native["webhook"] = webhook
     return native

@@ -12,7 +12,10 @@ from api.operation import (
     INVALID,
     LIMITED,
     READ,
+    STREAMS,
+    UNAUTHORIZED,
     Operation,
+    event_stream,
     json_answer,
     json_body,
     parameter,
@@ -37,6 +40,14 @@ REPLICATE_OPERATIONS = (
     Operation(
         "get", "/v1/predictions/{prediction_id}", "readPrediction", "Read a prediction",
         {200: json_answer("It", "Prediction")}, READ | ABSENT,
+    ),
+    Operation(
+        "get", "/v1/predictions/{prediction_id}/stream", "streamPrediction", "Follow a prediction to its end",
+        {200: event_stream(
+            "Events `output` (more of a text, or a link), `logs` (a line of progress), `error` and `done`, from the "
+            "first on, each with an `id`; a comment every 15 seconds in between."
+        )},
+        UNAUTHORIZED | ABSENT | STREAMS,
     ),
     Operation(
         "post", "/v1/predictions/{prediction_id}/cancel", "cancelPrediction", "Cancel a prediction",

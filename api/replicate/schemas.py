@@ -13,7 +13,7 @@ _PREDICTION = json_object(
         "input": FREE, "output": {"type": ["array", "null"], "items": TEXT}, "logs": TEXT, "error": MAYBE_TEXT,
         "metrics": FREE, "created_at": MAYBE_TEXT, "started_at": MAYBE_TEXT, "completed_at": MAYBE_TEXT,
         "source": TEXT, "data_removed": {"type": "boolean"},
-        "urls": json_object({"get": TEXT, "cancel": TEXT, "web": TEXT}),
+        "urls": json_object({"get": TEXT, "cancel": TEXT, "stream": TEXT, "web": TEXT}),
     }
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from api import desk, events
+from api import desk, streams
 from genmill import keys
 from genmill.events import Delta, EventKind, JobEvent, Preview, read_events
 from genmill.registry import load_registry
@@ -205,7 +205,7 @@ def test_a_bad_last_event_id_is_refused(alice: Caller) -> None:
 
 
 def test_a_quiet_stream_says_that_it_is_there(alice: Caller, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(streams, "HEARTBEAT_S", 0.05)
     job_id = submit(alice, TEXT_JOB)
     follower = follow(job_id)
     eventually(lambda: follower.comments >= 3)
@@ -216,7 +216,7 @@ def test_a_quiet_stream_says_that_it_is_there(alice: Caller, follow: Follow, mon
 def test_too_many_streams_are_refused_and_give_their_seats_back(
     alice: Caller, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "_seats", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(streams, "_seats", threading.BoundedSemaphore(1))
     job_id = submit(alice, TEXT_JOB)
     alice("HEAD", f"/v1/jobs/{job_id}/events").close()
     follower = follow(job_id)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from genmill.errors import GenerationFailed, InvalidJob, JobCanceled, JobPoisoned
+from genmill.events import Delta
 from genmill.jobs import Claim
 from genmill.registry import load_registry
 from genmill.storage import Storage
@@ -15,12 +17,14 @@ from genmill.store import Outcome, Settlement, Store, Want
 from tests.api.pictures import picture
 
 WORDS = "circle on a blue background"
+EARLY = len("circle on")
+"""So many characters of a text that is streamed are told while it is held."""
 REFUSALS = {"fail": GenerationFailed, "poison": JobPoisoned, "invalid": InvalidJob}
 
 
 class PromptWorker:
-    """Jobs whose prompt starts with `hold` are kept at step 9 of 20 until `release`; `fail`, `poison` and `invalid`
-    end as such; all others succeed at once. `taken` counts claims."""
+    """Jobs whose prompt starts with `hold` are kept at step 9 of 20, with the beginning of a text told, until
+    `release`; `fail`, `poison` and `invalid` end as such; all others succeed at once. `taken` counts claims."""
 
     def __init__(self, store: Store, storage: Storage) -> None:
         self._store, self._storage = store, storage
@@ -40,6 +44,7 @@ class PromptWorker:
             leaving = [claim for claim in claims if not self._is_held(claim)]
             kept = [claim for claim in claims if self._is_held(claim)]
             self._store.note_progress([(claim.job_id, claim.fence, 9, 20) for claim in kept])
+            self._store.events.write([(claim.job_id, Delta(claim.fence, 0, WORDS[:EARLY])) for claim in kept], [])
             self._held += kept
             canceled = self._store.renew([(claim.job_id, claim.fence) for claim in self._held]).canceled
             leaving += [claim for claim in self._held if self._open.is_set() or claim.job_id in canceled]
@@ -68,7 +73,7 @@ class PromptWorker:
         error = REFUSALS.get(self._words(claim).split()[0])
         if error is not None:
             return Settlement(claim.job_id, claim.fence, Outcome.FAILED, error=error("as the prompt says"))
-        result = self._images(claim) if self._input(claim)["kind"] == "image" else _text()
+        result = self._images(claim) if self._input(claim)["kind"] == "image" else _text(self._input(claim))
         return Settlement(claim.job_id, claim.fence, Outcome.FINISHED, result=result, gpu_ms=1500)
 
     def _images(self, claim: Claim) -> dict[str, Any]:
@@ -81,8 +86,12 @@ class PromptWorker:
         return {"outputs": outputs, "receipt": {}}
 
 
-def _text() -> dict[str, Any]:
-    text = {"text": WORDS, "finish_reason": "stop", "prompt_tokens": 2, "completion_tokens": 5}
+def _text(given: dict[str, Any]) -> dict[str, Any]:
+    text: dict[str, Any] = {"text": WORDS, "finish_reason": "stop", "prompt_tokens": 2, "completion_tokens": 5}
+    if given["logprobs"]:
+        pieces = re.findall(r" ?\w+", WORDS)
+        top = [{"token": f"t{rank}", "logprob": -1.0 - rank} for rank in range(given["top_logprobs"])]
+        text["tokens"] = [{"token": piece, "logprob": -0.5, "top": top} for piece in pieces]
     return {"outputs": [], "text": text, "receipt": {}}
 
 

@@ -141,10 +141,12 @@ def test_files(served: Served, openai_client: openai.OpenAI) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
-    "stream": ({"stream": True}, "/stream", "stream is not served here"),
+    "stream options": ({"stream": True, "stream_options": {"usage": True}}, "/stream_options/usage", "Extra inputs"),
     "two choices": ({"n": 2}, "/n", "n is not served here: leave it out or give 1, got 2"),
     "tools": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "/tools", "tools is not served"),
-    "log probabilities": ({"logprobs": True}, "/logprobs", "logprobs is not served"),
+    "log probabilities": (
+        {"logprobs": True, "top_logprobs": 21}, "/top_logprobs", "top_logprobs: Input .* less than or equal to 20"
+    ),
     "JSON": ({"response_format": {"type": "json_object"}}, "/response_format", "response_format is not served"),
     "unknown": ({"extra_body": {"top_k": 4}}, "/top_k", "no parameter top_k"),
     "length": ({"max_completion_tokens": 9999}, "/max_completion_tokens", "max_completion_tokens must be between"),

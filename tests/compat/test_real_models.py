@@ -42,6 +42,14 @@ def test_one_store_gives_all_dialects_the_same_picture_and_text(
     assert completed.choices[0].text == written
     assert completed.usage is not None
     assert completed.usage.completion_tokens > 0
+    streamed = replicate_client.stream("genmill/captions", input={"prompt": "a red", "seed": 3})
+    assert "".join(str(event) for event in streamed) == written
+    chunks = list(openai_client.completions.create(model="captions", prompt="a red", seed=3, logprobs=1, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == written
+    assert len(chunks) > 3, "it was told while it was written"
+    logprobs = chunks[-1].choices[0].logprobs
+    assert logprobs is not None
+    assert len(logprobs.tokens or []) == completed.usage.completion_tokens
     chat = openai_client.chat.completions.create(
         model="captions", messages=[{"role": "user", "content": "a red"}], max_tokens=4
     )
@@ -52,4 +60,4 @@ def test_one_store_gives_all_dialects_the_same_picture_and_text(
     assert (prediction.input or {})["seed"] == 7
     jobs = httpx.get(f"{served.url}/v1/jobs", headers={"x-api-key": served.keys["alice"]}).json()["data"]
     assert {job["state"] for job in jobs} == {"succeeded"}
-    assert len(jobs) == 5
+    assert len(jobs) == 7

@@ -35,7 +35,7 @@ def test_what_the_client_insists_on_is_text() -> None:
     view = prediction_view(foreign, LINKS)
     assert all(isinstance(view[name], str) for name in ("id", "model", "version", "status", "error", "logs"))
     assert all(isinstance(url, str) for url in view["urls"].values())
-    assert "stream" not in view["urls"]
+    assert view["urls"]["stream"] == view["urls"]["get"] + "/stream"
 
 
 def test_secrets_stay_inside() -> None:
