@@ -40,9 +40,10 @@ class RowCaps:
         if self.memory is not None:  # something else has taken what was thought to be free
             self.memory.model.refresh()
 
-    def ran_clean(self, shape: Hashable, rows: int) -> None:
-        """A forward fitted. Only full ones are evidence that one row more may fit."""
-        if shape not in self._learnt or rows < self._learnt[shape]:
+    def ran_clean(self, shape: Hashable, rows: int, of_call: int = 1) -> None:
+        """A forward fitted. Only full ones are evidence that one row more may fit: those that the rows `of_call`, of
+        one call more, would have taken past the cap."""
+        if shape not in self._learnt or rows + of_call <= self._learnt[shape]:
             return
         self._clean[shape] += 1
         if self._clean[shape] >= CLEAN_BATCHES:

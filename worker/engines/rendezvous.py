@@ -202,7 +202,7 @@ class Hub:
         for batch in batches:
             own = [(part, error) for part, error in zip(parts, errors, strict=True) if part.batch is batch]
             if all(error is None for _, error in own):
-                batch.site.caps.ran_clean(batch.shape, batch.rows)
+                batch.site.caps.ran_clean(batch.shape, batch.rows, batch.calls[-1].rows)
             self._charge([part for part, error in own if error is None], self._crew.share(len(parts)))
             for part, error in own:
                 if error is not None:

@@ -66,6 +66,14 @@ def test_a_learnt_cap_rises_after_clean_full_batches() -> None:
     assert caps.of("another") == 8
 
 
+def test_an_odd_cap_rises_although_calls_of_two_rows_never_fill_it() -> None:
+    caps = RowCaps(8)
+    caps.ran_out("shape", 6)
+    for _ in range(20):
+        caps.ran_clean("shape", 2, of_call=2)
+    assert caps.of("shape") == 4
+
+
 def test_who_does_not_fit_goes_first_in_the_next_turn() -> None:
     meeting = Meeting(cap=2)
     seen: list[list[int]] = [[] for _ in range(5)]
