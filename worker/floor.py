@@ -23,7 +23,18 @@ from worker.board import Board
 from worker.calls import CallStation
 from worker.deliveries import DeliveryStation
 from worker.ends import Ends, trace
-from worker.engines.base import Device, Engine, Failed, Finished, Left, Postponed, Progress, Returned, StationEvent
+from worker.engines.base import (
+    Device,
+    Engine,
+    Failed,
+    Finished,
+    Left,
+    Postponed,
+    Progress,
+    Returned,
+    StationEvent,
+    is_device_lost,
+)
 from worker.publisher import Publisher
 from worker.reports import Reports
 from worker.residency import Residents
@@ -97,6 +108,8 @@ class Floor:
             for claim in claims:
                 self._ends.add(claim, Outcome.RETURNED)
         except Exception as err:  # the edge to third-party model code: whatever it raises ends these jobs only
+            if is_device_lost(err):
+                raise
             log.exception("batch %s cannot start", claims[0].batch_key)
             self._record([_unavailable(claim, err) for claim in claims])
         for claim in self._calls.take_refiled():

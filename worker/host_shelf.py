@@ -6,6 +6,7 @@ import logging
 from collections import OrderedDict
 from typing import NamedTuple
 
+from worker.engines.base import is_device_lost
 from worker.stations import ModelStation
 
 log = logging.getLogger("genmill.worker")
@@ -33,14 +34,16 @@ class HostShelf:
         try:
             station.park()
         except RuntimeError as error:  # the host refuses to pin so much, whatever the settings say
+            if is_device_lost(error):
+                raise
             log.warning("model %s cannot be kept in the host's memory: %s", station.batch_key, error)
             station.close()
         else:
             self._shelved[station.batch_key] = Shelved(station, model_bytes)
 
-    def take(self, batch_key: str) -> ModelStation | None:
+    def take(self, batch_key: str) -> Shelved | None:
         """As it lies here, to be woken once the device has room; None where it is not here."""
-        return self._shelved.pop(batch_key).station if batch_key in self._shelved else None
+        return self._shelved.pop(batch_key, None)
 
     def close(self) -> None:
         for batch_key in list(self._shelved):
@@ -56,6 +59,8 @@ def woken(station: ModelStation) -> ModelStation | None:
     try:
         station.unpark()
     except RuntimeError as error:
+        if is_device_lost(error):
+            raise
         log.warning("model %s does not come back from the host's memory: %s", station.batch_key, error)
         station.close()
         return None

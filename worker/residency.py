@@ -44,9 +44,9 @@ class Resident:
     model_bytes: int
 
     def load_adapter(self, name: str) -> None:
-        """From then on it counts to what the model takes. Raises ModelUnavailable, InvalidJob."""
-        self.station.load_adapter(name)
-        self.model_bytes = self.station.memory().model_bytes
+        """From then on it counts to what the model takes here, not to what others expect of it. Raises
+        ModelUnavailable, InvalidJob."""
+        self.model_bytes += self.station.load_adapter(name)
 
     def has_paid(self, now_s: float) -> bool:
         """Whether it has served as long as it took to load, so that at most half of the time goes into loading; see
@@ -185,20 +185,22 @@ class Residents:
             gone = self._make_room(spec, self._needed(spec), shelf)
         except ModelUnavailable:
             if parked is not None:
-                parked.close()
+                parked.station.close()
             raise
         loading_s = self._clock()
-        station = (parked and woken(parked)) or self._loaded(spec)
+        station = (parked and woken(parked.station)) or self._loaded(spec)
         now_s, model_bytes = self._clock(), station.memory().model_bytes
         log.info("model %s loaded in %.1f s, it takes %.2f GiB", spec.name, now_s - loading_s, model_bytes / GIB)
         self._sizes.learn(spec, model_bytes)
+        if parked is not None and parked.station is station:
+            model_bytes = parked.model_bytes  # with its adapters
         try:
             gone |= self._make_room(spec, model_bytes, shelf)  # where it takes more than was thought
         except ModelUnavailable:
             station.close()
             raise
         self.switches.note(gone, now_s - began_s, now_s)
-        self._residents[spec.batch_key] = Resident(station, now_s, now_s - loading_s, model_bytes)
+        self._residents[spec.batch_key] = Resident(station, now_s, now_s - began_s, model_bytes)
 
     def _look_around(self) -> HostShelf:
         """Before each load: what is known of sizes here. The device is found at the first, which brings torch."""
@@ -212,9 +214,13 @@ class Residents:
 
     def _loaded(self, spec: ModelSpec) -> ModelStation:
         engine = self._load(spec)
-        if (known := self._sizes.known(spec)) is not None:
-            engine.recall(known)
-        warm_up(engine, spec)
+        try:
+            if (known := self._sizes.known(spec)) is not None:
+                engine.recall(known)
+            warm_up(engine, spec)
+        except Exception:
+            engine.close()
+            raise
         return ModelStation(spec, engine, self._storage, self._inputs)
 
     def _make_room(self, spec: ModelSpec, needed: int, shelf: HostShelf) -> dict[str, Cause]:

@@ -76,13 +76,13 @@ class ModelStation:
         """What may join."""
         return Want(self.batch_key, self.free_slots(), True, self.is_idle(), self.urgent_slots())
 
-    def load_adapter(self, name: str) -> None:
-        """Into memory, before jobs that ask for it come. Raises ModelUnavailable, and InvalidJob for an engine that
-        takes none."""
+    def load_adapter(self, name: str) -> int:
+        """Into memory, before jobs that ask for it come: how many bytes that takes. Raises ModelUnavailable, and
+        InvalidJob for an engine that takes none."""
         if not isinstance(self._engine, TakesAdapters):
             how = self._engine.batching
             raise InvalidJob(f"model {self._spec.name} runs in {how} batches, which take no loras")
-        self._engine.load_adapter(name)
+        return self._engine.load_adapter(name)
 
     def join_in(self, others: Sequence[ModelStation]) -> None:
         """It has work again: the time that it was idle gives it nothing over those that were at work."""

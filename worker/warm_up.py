@@ -37,4 +37,4 @@ def _job(spec: ModelSpec, size: str, number: int) -> EngineJob:
     width, height = map(int, size.split("x"))
     whole = {"width": width, "height": height, "num_images": 1, "loras": []}
     asked = {"prompt": "warm-up", **whole, "steps": 1, "seed": number}
-    return EngineJob(f"warm-up of {spec.name} at {size} #{number}", spec.parse_input(asked))
+    return EngineJob(f"warm-up of {spec.name} at {size} #{number}", spec.parse_input(asked), is_rehearsal=True)

@@ -99,10 +99,11 @@ class DressableEngine(FakeEngine):
         self._adapter_bytes = adapter_bytes
         self.adapters: list[str] = []
 
-    def load_adapter(self, name: str) -> None:
-        if name not in self.adapters:
-            self.adapters.append(name)
-            self.model_bytes += self._adapter_bytes
+    def load_adapter(self, name: str) -> int:
+        if name in self.adapters:
+            return 0
+        self.adapters.append(name)
+        return self._adapter_bytes
 
 
 class FlakyStorage:

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from genmill.errors import ModelUnavailable
 from genmill.extras import AdapterSpec, LoraSet
 from genmill.registry import ModelSpec
@@ -47,6 +49,8 @@ class Wardrobe:
             try:
                 load(_place_of(adapter), adapter_name=name, use_safetensors=True, **_file_of(adapter))
                 self._check(name)
+            except torch.AcceleratorError:
+                raise
             except Exception as error:  # the edge to its loaders, which raise what files and hubs make them raise
                 self._drop(name)
                 raise self._unavailable(name, adapter, _reason(error)) from error

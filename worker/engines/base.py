@@ -25,7 +25,8 @@ class EngineJob:
     An urgent one (p0) is not held up by yielding ones (p3): those may have to rest once for it, the one with the
     latest virtual deadline first, and take fewer steps while it takes its own. One that `is_reproducible` shares no
     forward, so that its result does not depend by a bit on who else is on board. `is_streamed`, `has_preview`: its
-    progress comes with text deltas, with previews."""
+    progress comes with text deltas, with previews. One that `is_rehearsal` warms up a shape, and its pictures teach
+    nothing."""
 
     job_id: str
     input: JobInput
@@ -33,6 +34,7 @@ class EngineJob:
     job_class: str = JobClass.P1
     vd_ms: float = 0.0
     is_reproducible: bool = False
+    is_rehearsal: bool = False
     is_streamed: bool = False
     has_preview: bool = False
     mask_image: Image | None = None
@@ -244,9 +246,15 @@ class Engine(Protocol):
 class TakesAdapters(Protocol):
     """What an engine has besides whose jobs may ask for adapters."""
 
-    def load_adapter(self, name: str) -> None:
-        """Have it in memory for as long as the model. Raises ModelUnavailable; the engine goes on without it."""
+    def load_adapter(self, name: str) -> int:
+        """Have it in memory for as long as the model. Returns the bytes that it takes besides, 0 where it was there.
+        Raises ModelUnavailable; the engine goes on without it."""
         ...
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """The context is gone: the process must end, and leases give its jobs back. By name, for rooms without torch."""
+    return any(kind.__name__ == "AcceleratorError" for kind in type(error).__mro__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,8 +117,8 @@ class DiffusionEngine:
         rows = {shape: caps.of(shape) for shape in {*self._denoiser.curves, *caps.learnt}}
         return {name_of(shape): most for shape, most in rows.items() if most < caps.ceiling}
 
-    def load_adapter(self, name: str) -> None:
-        self.model_bytes += self._components.load_adapter(name)
+    def load_adapter(self, name: str) -> int:
+        return self._components.load_adapter(name)
 
     def free_slots(self) -> int:
         """An image that only waits to be decoded has left its slot."""
@@ -280,7 +280,7 @@ class DiffusionEngine:
         return sketch
 
     def _learn(self, berth: Berth) -> None:
-        for picture in berth.pictures:
+        for picture in () if berth.job.is_rehearsal else berth.pictures:
             self._sketcher.learn(picture.glimpse, picture.task.result.tensor())
 
     def _abandon(self, berth: Berth) -> None:

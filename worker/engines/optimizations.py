@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 COMPILING = frozenset({Optimization.COMPILED, Optimization.CUDA_GRAPHS, Optimization.TENSORRT})
 """Each number of rows costs a compilation, or a capture, of its own."""
+MOST_SIZES = 128
+"""Of numbers of rows, sizes of pictures and widths of blocks, for each of which a block's code is compiled."""
 
 
 def optimize(pipe: DiffusionPipeline, wanted: Collection[Optimization], attention: str | None = None) -> None:
@@ -29,6 +32,8 @@ def optimize(pipe: DiffusionPipeline, wanted: Collection[Optimization], attentio
         raise ModelUnavailable(f"take one of {', '.join(sorted(COMPILING))}: each compiles the denoiser in its way")
     if attention is not None:
         _attend_by(denoiser_of(pipe), attention)
+    if COMPILING.intersection(wanted):
+        _allow_many_sizes()
     for one in wanted:
         log.info("%s: %s", type(pipe).__name__, one)
         _APPLY[one](denoiser_of(pipe))
@@ -52,6 +57,12 @@ def _compiled(denoiser: Any) -> None:
     if not getattr(denoiser, "_repeated_blocks", None):
         raise ModelUnavailable(f"{type(denoiser).__name__} names no blocks that repeat: take compiled out")
     denoiser.compile_repeated_blocks(dynamic=False)
+
+
+def _allow_many_sizes() -> None:
+    """Beyond its limit torch runs what it would compile as it is, and says nothing."""
+    dynamo: Any = import_module("torch._dynamo.config")
+    dynamo.recompile_limit = max(dynamo.recompile_limit, MOST_SIZES)
 
 
 def _cuda_graphs(denoiser: Any) -> None:

@@ -27,10 +27,12 @@ def shelve(modules: Iterable[nn.Module], device: torch.device) -> None:
 
 
 def fetch(modules: Iterable[nn.Module], device: torch.device) -> None:
-    """Back to the device. The copies are queued before any forward that follows, and nobody waits for them here.
+    """Back to the device. Returns when all has arrived, so that what a switch costs is known.
 
     Raises torch.OutOfMemoryError where there is no room."""
     _move(modules, lambda tensor: tensor.to(device, non_blocking=True))
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def pinned(tensor: Tensor) -> Tensor:
