@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from api.input_images import POINTERS, name_of, read_input_images
 from api.services import Services
-from api.submission import JobBody
+from api.submission import JobBody, check_preview
 from genmill import net, tenants
 from genmill.batches import Line, Place
 from genmill.errors import FieldFault, InvalidImage, InvalidRequest
@@ -48,6 +48,7 @@ class NativeLines:
             raise invalid_request(err, prefix="") from None
         self._check_class(body.priority)
         spec = self._services.registry.get(body.model)
+        check_preview(body, spec)
         job_input = spec.parse_input(body.input)
         if body.webhook is not None:
             self._check_webhook(body.webhook)
@@ -56,7 +57,8 @@ class NativeLines:
         return Line(
             custom_id=body.custom_id, model=spec.name, input=job_input.model_dump(mode="json"),
             job_class=body.priority.value, webhook=body.webhook, ttl_s=body.ttl_s, deadline_s=body.deadline_s,
-            is_best_effort=body.best_effort, is_reproducible=body.reproducible, metadata=body.metadata,
+            is_best_effort=body.best_effort, is_reproducible=body.reproducible, is_streamed=body.stream,
+            has_preview=body.preview, metadata=body.metadata,
         )  # fmt: skip
 
     def _check_class(self, job_class: JobClass) -> None:

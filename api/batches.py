@@ -7,15 +7,17 @@ from threading import BoundedSemaphore
 from typing import Annotated, Any, TypeVar
 
 from flask import Blueprint, Response, jsonify, request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from api import uploads
 from api.auth import authenticate
 from api.batch_lines import NativeLines
 from api.batch_views import batch_view, result_view
+from api.line_streams import lines_response
 from api.openai import batches as openai_batches
 from api.requests import read_json
 from api.services import services
+from api.submission import check_metadata
 from genmill.batches import BatchOrder, BatchRecord
 from genmill.batches.parts import NDJSON
 from genmill.batches.results import rows_after
@@ -57,8 +59,8 @@ class BatchBody(BatchOptions):
     file_id: str | None = Field(default=None, description="A file of POST /v1/files with purpose batch.")
     uri: str | None = Field(default=None, description="A file in genmill's own storage, under imports/<your tenant>/.")
     resume_of: str | None = Field(default=None, description="A batch of yours: its lines that did not succeed.")
-    metadata: Annotated[dict[str, str], Field(max_length=16)] = Field(
-        default_factory=dict, description="Comes back with the batch."
+    metadata: Annotated[dict[str, str], Field(max_length=16), AfterValidator(check_metadata)] = Field(
+        default_factory=dict, description="Comes back with the batch; 4096 bytes of JSON."
     )
 
 
@@ -118,7 +120,7 @@ def cancel_batch(batch_id: str) -> Response:
 def read_results(batch_id: str) -> Response:
     record, query = services().ledger.own(batch_id, authenticate()), _query(ResultsQuery)
     rows = rows_after(record, query.after, services().ledger, services().results)
-    return Response(_result_lines(rows, query.limit, services().links), mimetype=NDJSON)
+    return lines_response(_result_lines(rows, query.limit, services().links))
 
 
 def _create(tenant: str) -> tuple[BatchRecord, bool]:

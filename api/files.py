@@ -15,6 +15,7 @@ from werkzeug.datastructures import FileStorage
 
 from api import uploads
 from api.auth import authenticate
+from api.line_streams import lines_response
 from api.openai import batch_files
 from api.outputs import object_response
 from api.requests import check_multipart
@@ -110,7 +111,7 @@ def read_file(file_id: str) -> Response:
 def read_file_content(file_id: str) -> Response:
     tenant = authenticate()
     if batch_files.is_result_file(file_id):
-        return Response(batch_files.content(file_id, tenant, services()), mimetype=NDJSON)
+        return lines_response(batch_files.content(file_id, tenant, services()))
     return object_response(uploads.content(file_id, tenant, services()))
 
 

@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from redis.exceptions import RedisError
 
 from api.input_images import read_input_images
@@ -28,10 +28,20 @@ from genmill.errors import (
 from genmill.inputs import ImageInput
 from genmill.jobs import Dialect, JobRequest, new_job_id
 from genmill.keys import JobClass
-from genmill.registry import ModelKind, invalid_request
+from genmill.registry import ModelKind, ModelSpec, invalid_request
 
 MAX_METADATA_BYTES = 4096
 MAX_TTL_S = 7 * 24 * 3600
+
+Metadata = TypeVar("Metadata", bound=Mapping[str, Any])
+
+
+def check_metadata(metadata: Metadata) -> Metadata:
+    """Raises ValueError."""
+    size = len(json.dumps(metadata))
+    if size > MAX_METADATA_BYTES:
+        raise ValueError(f"takes {size} bytes as JSON, at most {MAX_METADATA_BYTES} bytes are kept")
+    return metadata
 
 
 class JobBody(BaseModel):
@@ -56,15 +66,9 @@ class JobBody(BaseModel):
     )
     stream: bool = Field(default=False, description="Tell a text's tokens as they come, in the job's events.")
     preview: bool = Field(default=False, description="Draw small previews of the pictures while they are made.")
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Given back with the job; 4096 bytes of JSON.")
-
-    @field_validator("metadata")
-    @classmethod
-    def _small(cls, metadata: dict[str, Any]) -> dict[str, Any]:
-        size = len(json.dumps(metadata))
-        if size > MAX_METADATA_BYTES:
-            raise ValueError(f"takes {size} bytes as JSON, at most {MAX_METADATA_BYTES} bytes are kept")
-        return metadata
+    metadata: Annotated[dict[str, Any], AfterValidator(check_metadata)] = Field(
+        default_factory=dict, description="Given back with the job; 4096 bytes of JSON."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +132,7 @@ def _checked(
     except ValidationError as err:
         raise invalid_request(err, prefix="") from None
     spec = services.registry.get(body.model)
-    if body.preview and spec.kind is not ModelKind.IMAGE:
-        detail = f"preview is of pictures, model {spec.name} writes text: it has stream"
-        raise InvalidRequest(detail, faults=(FieldFault("/preview", detail, "image models", "true"),))
+    check_preview(body, spec)
     job_input = spec.parse_input(body.input)
     if body.webhook is not None:
         net.check_url(body.webhook, services.settings, for_webhook=True)
@@ -148,6 +150,13 @@ def _checked(
         idempotency_key=idempotency_key, body_hash=body_hash(raw),
     )  # fmt: skip
     return request, images
+
+
+def check_preview(body: JobBody, spec: ModelSpec) -> None:
+    """Raises InvalidRequest."""
+    if body.preview and spec.kind is not ModelKind.IMAGE:
+        detail = f"preview is of pictures, model {spec.name} writes text: it has stream"
+        raise InvalidRequest(detail, faults=(FieldFault("/preview", detail, "image models", "true"),))
 
 
 def body_hash(raw: Mapping[str, Any]) -> str:

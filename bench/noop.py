@@ -6,7 +6,18 @@ from collections.abc import Sequence
 
 from genmill.registry import Batching, ModelSpec
 from worker.batch_worker import BatchWorker
-from worker.engines.base import Curve, Engine, EngineJob, Event, Finished, Left, ModelMemory, Receipt, TextOutput
+from worker.engines.base import (
+    Curve,
+    Device,
+    Engine,
+    EngineJob,
+    Event,
+    Finished,
+    Left,
+    ModelMemory,
+    Receipt,
+    TextOutput,
+)
 
 
 class NoopEngine:
@@ -64,7 +75,10 @@ class NoopEngine:
 
 
 class NoopWorker(BatchWorker):
-    """The real worker with engines that do nothing."""
+    """The real worker with engines that do nothing, on a device that is none: torch is not loaded."""
 
     def _load_engine(self, spec: ModelSpec) -> Engine:
         return NoopEngine(spec)
+
+    def _find_device(self) -> Device:
+        return Device("none")

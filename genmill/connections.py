@@ -20,7 +20,8 @@ def without_secrets(redis_url: str) -> str:
 def connect(settings: Settings, *, retries: int = 1, timeout_s: float = 5.0) -> Redis:
     """A client that gives up soon: an API caller gets 503 rather than a hanging request.
 
-    Every script is idempotent, so a repeated command does no harm. Blocking reads add their own time to `timeout_s`.
+    Every script may be repeated after a lost reply: what it did counts once, and the repeat says that it is done. So a
+    repeated command does no harm. Blocking reads add their own time to `timeout_s`.
     """
     return Redis.from_url(
         settings.redis_url,

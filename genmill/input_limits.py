@@ -25,6 +25,7 @@ class Limits(BaseModel):
     frame_factor: int = Field(default=1, ge=1)
     max_fps: int = Field(default=60, ge=1, le=1000)
     max_prompt_chars: int = Field(default=2_000, ge=1)
+    max_messages: int = Field(default=256, ge=1)
     max_tokens: int = Field(default=256, ge=1)
     max_stop: int = Field(default=4, ge=0)
     max_top_logprobs: int = Field(default=20, ge=0, le=20)
@@ -53,6 +54,7 @@ def text_faults(text: TextInput, limits: Limits) -> list[FieldFault]:
     if text.messages is not None:
         joined = "".join(message.content for message in text.messages)
         faults += _length_fault("messages", joined, limits.max_prompt_chars)
+        faults += _count_fault("messages", len(text.messages), limits.max_messages)
     faults += _range_fault("top_logprobs", text.top_logprobs, 0, limits.max_top_logprobs)
     if len(text.stop) > limits.max_stop:
         faults += _range_fault("stop", len(text.stop), 0, limits.max_stop)
@@ -94,6 +96,13 @@ def _range_fault(name: str, value: float, low: float, high: float) -> list[Field
             f"{value}",
         )
     ]
+
+
+def _count_fault(name: str, count: int, most: int) -> list[FieldFault]:
+    if count <= most:
+        return []
+    detail = f"there are {count} {name}, the model reads at most {most}"
+    return [FieldFault(f"/input/{name}", detail, f"{most} {name}", f"{count} {name}")]
 
 
 def _length_fault(name: str, text: str, most: int) -> list[FieldFault]:

@@ -38,7 +38,7 @@ class BatchRound:
     ) -> None:  # fmt: skip
         self.ledger = Ledger(store.redis, settings)
         lines = LineParts(storage)
-        self._feeder = Feeder(store, self.ledger, lines, registry, settings, clock=clock)
+        self._feeder = Feeder(store, self.ledger, lines, registry, settings, leads=leads, clock=clock)
         self._collector = Collector(
             store, self.ledger, lines, ResultParts(storage), clock=clock, every_s=collect_every_s
         )
@@ -76,16 +76,20 @@ class BatchRound:
         return BUSY_PAUSE_S if batches else IDLE_PAUSE_S
 
     def step(self, batch: BatchRecord, *, is_sweep: bool = False) -> int:
-        """Returns how many lines moved. Raises RedisError, StorageUnavailable."""
+        """Returns how many lines moved. Raises RedisError, StorageUnavailable; what needs no storage is done even
+        then, so that a batch without it expires all the same, and what waits of a called off one is canceled."""
+        try:
+            return self._move_lines(batch, is_sweep=is_sweep)
+        finally:
+            if batch.state.is_draining:
+                self._drain(batch)
+            self.ledger.conclude(batch.batch_id, batch.state)
+
+    def _move_lines(self, batch: BatchRecord, *, is_sweep: bool) -> int:
         if is_sweep:
             self._collector.note_vanished(batch)
         moved = self._collector.collect(batch)
-        if batch.state.is_draining:
-            self._drain(batch)
-        else:
-            moved += self._feeder.feed(batch)
-        self.ledger.conclude(batch.batch_id, batch.state)
-        return moved
+        return moved if batch.state.is_draining else moved + self._feeder.feed(batch)
 
     def _step_alone(self, batch: BatchRecord, *, is_sweep: bool) -> int:
         """A batch that cannot go on now holds no other up, and is tried again after a rest."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from genmill.batches import BatchRecord, Ledger, LineParts
+from genmill.batches import BatchRecord, BatchState, Ledger, LineParts
 from genmill.batches.records import job_id_of
 from genmill.errors import GenmillError, InvalidRequest, JobCanceled, StorageUnavailable
 from genmill.jobs import JobRequest, error_json
@@ -27,9 +27,9 @@ class Feeder:
 
     def __init__(
         self, store: Store, ledger: Ledger, lines: LineParts, registry: Registry, settings: Settings, *,
-        clock: Callable[[], float],
+        leads: Callable[[], bool], clock: Callable[[], float],
     ) -> None:  # fmt: skip
-        self._store, self._ledger, self._lines = store, ledger, lines
+        self._store, self._ledger, self._lines, self._leads = store, ledger, lines, leads
         self._registry, self._window, self._clock = registry, settings.batch_window, clock
         self._full_until: dict[str, float] = {}
 
@@ -41,6 +41,8 @@ class Feeder:
         if room <= 0:
             return 0
         requests, faults = self._requests(batch, room)
+        if not self._is_still_fed(batch):
+            return 0
         answers = dict(zip(requests, self._store.submit_many(list(requests.values())), strict=True))
         if any(answer.refusal is not None for answer in answers.values()):
             self._full_until[batch.tenant] = self._clock() + QUOTA_REST_S
@@ -59,6 +61,10 @@ class Feeder:
             last, canceled = max(known), error_json(JobCanceled())
             faults = {number: canceled for number in numbers if number < last and number not in known}
             self._ledger.feed(batch.batch_id, batch.fed, last, faults)
+
+    def _is_still_fed(self, batch: BatchRecord) -> bool:
+        """Asked right before jobs are stored: reading the lines may have taken long."""
+        return self._leads() and self._ledger.standing(batch.batch_id) == (BatchState.IN_PROGRESS, batch.fed)
 
     def _requests(self, batch: BatchRecord, most: int) -> tuple[dict[int, JobRequest], dict[int, str]]:
         """Jobs by line, and the faults of lines that cannot be jobs (any more)."""

@@ -14,11 +14,11 @@ from redis.exceptions import RedisError
 from genmill.batches.custom_ids import CustomIds
 from genmill.batches.ledger import Enrolment, Ledger
 from genmill.batches.lines import Line
-from genmill.batches.parts import LINES_A_PART, LineParts, ResultParts, folder_of, input_key
+from genmill.batches.parts import LINES_A_PART, PART_BYTES, LineParts, ResultParts, folder_of, input_key
 from genmill.batches.reading import read_object, split_lines
 from genmill.batches.records import BatchRecord, new_batch_id
 from genmill.batches.results import succeeded_lines
-from genmill.errors import BatchInvalid, FieldFault, InvalidRequest, StorageUnavailable
+from genmill.errors import BatchInvalid, FieldFault, GenmillError, InvalidRequest, StorageUnavailable
 from genmill.inputs import ImageInput
 from genmill.settings import Settings
 from genmill.storage import Storage
@@ -91,7 +91,8 @@ class Intake:
 
     @contextmanager
     def _cleared_unless_kept(self) -> Iterator[_Draft]:
-        """What is stored goes, unless the batch was enrolled. A process that dies here leaves it to the scheduler."""
+        """What is stored goes, unless the batch is enrolled, or may be. What neither stays nor goes here, such as when
+        the process dies, the scheduler clears away."""
         draft = _Draft(new_batch_id(), self._lines, self._ledger)
         draft.hold()
         try:
@@ -155,10 +156,11 @@ class Intake:
             "skipped": old.total + old.skipped - total if old else 0, "metadata": json.dumps(dict(order.metadata)),
             "about": json.dumps(dict(order.about)),
         }  # fmt: skip
-        enrolment = self._ledger.enroll(
-            draft.batch_id, order.tenant, digest, fields, expires_in_s=order.expires_in_s,
-            resumes=old.batch_id if old else "", is_rerun=order.is_rerun,
-        )  # fmt: skip
+        with draft.kept_unless_refused():
+            enrolment = self._ledger.enroll(
+                draft.batch_id, order.tenant, digest, fields, expires_in_s=order.expires_in_s,
+                resumes=old.batch_id if old else "", is_rerun=order.is_rerun,
+            )  # fmt: skip
         draft.is_kept = enrolment.is_new
         return enrolment
 
@@ -170,14 +172,18 @@ class _Draft:
         self.batch_id, self.total, self.is_kept = batch_id, 0, False
         self._parts, self._ledger = parts, ledger
         self._rows: list[bytes] = []
-        self._part = 0
+        self._stored, self._row_bytes = 0, 0
 
     def add(self, line: Line, *, is_stored: bool = True) -> None:
         self.total += 1
         if not is_stored:
             return
-        self._rows.append(line.as_json())
-        if len(self._rows) == LINES_A_PART:
+        row = line.as_json()
+        if self._rows and self._row_bytes + len(row) > PART_BYTES:
+            self.flush()
+        self._rows.append(row)
+        self._row_bytes += len(row)
+        if (self._stored + len(self._rows)) % LINES_A_PART == 0:
             self.flush()
 
     def hold(self) -> None:
@@ -187,8 +193,19 @@ class _Draft:
     def flush(self) -> None:
         self.hold()
         if self._rows:
-            self._parts.write(self.batch_id, self._part, self._rows)
-            self._part, self._rows = self._part + 1, []
+            self._parts.write(self.batch_id, self._stored, self._rows)
+            self._stored += len(self._rows)
+            self._rows, self._row_bytes = [], 0
+
+    @contextmanager
+    def kept_unless_refused(self) -> Iterator[None]:
+        """Around the enrolment: when no answer comes, it may have been made, and its lines stay."""
+        self.is_kept = True
+        try:
+            yield
+        except GenmillError:
+            self.is_kept = False
+            raise
 
 
 class _Faults:

@@ -11,7 +11,7 @@ from redis import Redis
 
 from genmill import keys
 from genmill.batches.parts import RESULTS_A_PART
-from genmill.batches.records import BATCH_ID, BatchRecord, BatchState, job_id_of, record_from_hash
+from genmill.batches.records import BATCH_ID, PLAIN_FIELDS, BatchRecord, BatchState, job_id_of, record_from_hash
 from genmill.errors import BatchNotFound, FieldFault, LimitReached, StorageUnavailable
 from genmill.settings import Settings
 from genmill.store import scripts
@@ -102,9 +102,22 @@ class Ledger:
         return found[:limit]
 
     def active(self) -> list[BatchRecord]:
-        """All batches that have not ended, oldest first."""
+        """All batches that have not ended, oldest first, without `metadata` and `about`: this is read all the time."""
         ids = [raw.decode() for raw in self._commands.zrange(keys.PREFIXES["batches"], 0, -1)]
-        return [record for record in self._read_many(ids) if record is not None]
+        with self._redis.pipeline(transaction=False) as pipe:
+            for batch_id in ids:
+                pipe.hmget(keys.batch(batch_id), *PLAIN_FIELDS)
+            found = [dict(zip(PLAIN_FIELDS, values, strict=True)) for values in pipe.execute()]
+        records = [
+            record_from_hash(one, {name.encode(): value for name, value in fields.items() if value is not None})
+            for one, fields in zip(ids, found, strict=True)
+        ]
+        return [record for record in records if record is not None]
+
+    def standing(self, batch_id: str) -> tuple[BatchState, int] | None:
+        """(state, cursor) as they are now, None when it is gone."""
+        state, fed = self._commands.hmget(keys.batch(batch_id), "state", "fed")
+        return (BatchState(state.decode()), int(fed)) if state else None
 
     def open_count(self, batch_id: str) -> int:
         """Lines that have a job whose result is not collected."""
@@ -139,7 +152,8 @@ class Ledger:
         return {line: json.loads(fault) for line, fault in zip(lines, found, strict=True) if fault}
 
     def feed(self, batch_id: str, after: int, to: int, faults: Mapping[int, str]) -> bool:
-        """The lines after `after` up to `to` have a job now, or a fault. False when another has fed them."""
+        """The lines after `after` up to `to` have a job now, or a fault. False when another has fed
+        others since, or it has ended."""
         flat: list[Any] = [part for pair in faults.items() for part in pair]
         return bool(self._scripts["feed"](args=[batch_id, after, to, *flat]))
 

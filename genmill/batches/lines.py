@@ -27,6 +27,8 @@ class Line:
     deadline_s: float | None = None
     is_best_effort: bool = False
     is_reproducible: bool = False
+    is_streamed: bool = False
+    has_preview: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> bytes:
@@ -45,7 +47,8 @@ class Line:
         return JobRequest(
             job_id=job_id_of(batch_id, number), tenant=tenant, model=spec, input=spec.parse_input(dict(self.input)),
             job_class=JobClass(self.job_class), webhook=self.webhook, ttl_s=self.ttl_s, deadline_s=self.deadline_s,
-            is_best_effort=self.is_best_effort, is_reproducible=self.is_reproducible,
+            is_best_effort=self.is_best_effort, is_reproducible=self.is_reproducible, is_streamed=self.is_streamed,
+            has_preview=self.has_preview,
             metadata={**self.metadata, "batch_id": batch_id, "custom_id": self.custom_id},
         )  # fmt: skip
 

@@ -13,9 +13,11 @@ from genmill.errors import NotFound
 from genmill.storage import Storage
 
 LINES_A_PART = 500
+PART_BYTES = 2 << 20
+"""A part of lines ends before it is larger, unless one line is; so does what is fed at once, which is of one part."""
 RESULTS_A_PART = 1_000
 """A full part; the last one is written anew as it grows, so this bounds what a kill may write in vain."""
-PARTS_HELD = 16
+PARTS_HELD, STARTS_HELD = 16, 1_000
 NDJSON = "application/x-ndjson"
 
 
@@ -30,33 +32,49 @@ def input_key(batch_id: str, number: int, role: str) -> str:
 
 
 class LineParts:
-    """Lines by their number, counted from 1: part p holds the LINES_A_PART lines after p * LINES_A_PART."""
+    """Lines by their number, counted from 1. A part begins after every LINES_A_PART lines; where those take more than
+    PART_BYTES, another begins in between. Each is named by the number of lines before it."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._held: OrderedDict[tuple[str, int], list[bytes]] = OrderedDict()
+        self._last_starts: OrderedDict[str, int] = OrderedDict()
 
-    def write(self, batch_id: str, part: int, lines: list[bytes]) -> None:
-        self._storage.put(_line_key(batch_id, part), b"".join(lines), NDJSON)
+    def write(self, batch_id: str, start: int, lines: list[bytes]) -> None:
+        """`start`: the number of lines before these."""
+        self._storage.put(_line_key(batch_id, start), b"".join(lines), NDJSON)
 
     def read(self, batch_id: str, after: int, most: int) -> list[Line]:
         """Up to `most` of the lines after number `after`; fewer at the end of a part, none only past the last line.
         Raises StorageUnavailable."""
-        part, offset = divmod(after, LINES_A_PART)
-        return [Line.from_json(raw) for raw in self._part(batch_id, part)[offset : offset + most]]
+        start, lines = self._part_with(batch_id, after)
+        return [Line.from_json(raw) for raw in lines[after - start :][:most]]
 
     def all(self, batch_id: str) -> Iterator[Line]:
         """From the first on; one part is held at a time."""
-        part = 0
-        while lines := self._part(batch_id, part):
+        start = 0
+        while lines := self._part(batch_id, start):
             yield from map(Line.from_json, lines)
-            part += 1
+            start += len(lines)
 
-    def _part(self, batch_id: str, part: int) -> list[bytes]:
-        place = (batch_id, part)
+    def _part_with(self, batch_id: str, after: int) -> tuple[int, list[bytes]]:
+        """(number of lines before it, its lines) of the part that has the line after number `after`. From part to
+        part, on from the last one that was found, so that a batch of large lines is not read over and over."""
+        first, last = after - after % LINES_A_PART, self._last_starts.get(batch_id, 0)
+        start = last if first <= last <= after else first
+        while (lines := self._part(batch_id, start)) and start + len(lines) <= after:
+            start += len(lines)
+        self._last_starts[batch_id] = start
+        self._last_starts.move_to_end(batch_id)
+        if len(self._last_starts) > STARTS_HELD:
+            self._last_starts.popitem(last=False)
+        return start, lines
+
+    def _part(self, batch_id: str, start: int) -> list[bytes]:
+        place = (batch_id, start)
         if place not in self._held:
             try:
-                body = self._storage.get(_line_key(batch_id, part)).body
+                body = self._storage.get(_line_key(batch_id, start)).body
             except NotFound:
                 return []
             self._held[place] = body.splitlines()
@@ -91,8 +109,9 @@ def as_row(result: dict[str, Any]) -> bytes:
     return json.dumps(result, separators=(",", ":")).encode()
 
 
-def _line_key(batch_id: str, part: int) -> str:
-    return f"{folder_of(batch_id)}/lines/{part:06d}.jsonl"
+def _line_key(batch_id: str, start: int) -> str:
+    part, offset = divmod(start, LINES_A_PART)
+    return f"{folder_of(batch_id)}/lines/{part:06d}{f'-{offset:03d}' if offset else ''}.jsonl"
 
 
 def _result_key(batch_id: str, name: str) -> str:

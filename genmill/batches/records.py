@@ -14,6 +14,12 @@ from genmill.jobs import new_job_id
 BATCH_ID = re.compile(r"batch_[0-9a-z]{26}")
 _JOB_ID = re.compile(r"(batch_[0-9a-z]{26})-([1-9][0-9]{0,8})")
 
+PLAIN_FIELDS = (
+    "state", "tenant", "total", "fed", "done", "succeeded", "failed", "canceled", "created_ms", "expires_ms",
+    "cancelling_ms", "ended_ms", "pace_ms", "pace_done", "body", "kind", "resume_of", "skipped",
+)  # fmt: skip
+"""Of a record, all that is short."""
+
 
 class BatchState(StrEnum):
     """In the words of OpenAI's batches. `expiring` drains as `cancelling` does."""

@@ -1,5 +1,5 @@
 -- Cancels a batch: nothing more of it is fed, the scheduler cancels what waits, what runs may end.
--- ARGV: id. Returns 'cancelling', 'too_late' (it has ended) or 'unknown'.
+-- ARGV: id. Returns 'cancelling', 'too_late' (it has ended; so says a repeat, too, once the batch is drained) or 'unknown'.
 local key = K.batch .. ARGV[1]
 local state = redis.call('HGET', key, 'state')
 if not state then return 'unknown' end

@@ -1,11 +1,13 @@
 -- Enters lines whose results stand in a part of the batch's results: they are open no more, and their jobs may go.
 -- ARGV: id, number of collected lines as the caller knows it, lines in a full part, name of the part, job's ttl s,
 --       succeeded, failed, canceled (counts of these lines), then the lines
--- Returns 1, or 0 when another has collected since: nothing changed, and the part is not to be read.
+-- Returns 1, also when this very part was entered before, by a call whose reply got lost; or 0 when another has collected
+-- since: nothing changed, and the part is not to be read.
 local id, done, part_lines, part, job_ttl_s = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local key, lines = K.batch .. id, {unpack(ARGV, 9)}
 local h = redis.call('HMGET', key, 'done', 'tenant', 'mark_ms', 'mark_done')
-if tonumber(h[1] or -1) ~= done then return 0 end
+local parts, index = K.batchparts .. id, math.floor(done / part_lines)
+if tonumber(h[1] or -1) ~= done then return redis.call('LINDEX', parts, index) == part and 1 or 0 end
 
 local ENDED = {finished = K.finished, failed = K.failed, canceled = K.canceled, stopped = K.failed}
 local function let_go(job)  -- one that an operator has queued again stays, and one whose webhook may still ask for it
@@ -22,7 +24,6 @@ send_waiting()
 send('SREM', K.batchopen .. id, lines)
 send('SREM', K.batchended .. id, lines)
 send('HDEL', K.batchfaults .. id, lines)
-local parts, index = K.batchparts .. id, math.floor(done / part_lines)
 if redis.call('LLEN', parts) > index then redis.call('LSET', parts, index, part)
 else redis.call('RPUSH', parts, part) end
 redis.call('EXPIRE', parts, redis.call('TTL', key))

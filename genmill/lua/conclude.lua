@@ -1,4 +1,5 @@
--- Moves a batch on: to 'expiring' once its time is over, and to its end once nothing of it is open.
+-- Moves a batch on: to 'expiring' once its time is over, and, by a later call, to its end once nothing of it is open. In
+-- between the scheduler takes up lines whose jobs are stored beyond the cursor.
 -- ARGV: id, state as the caller knows it, seconds that an ended batch is kept
 -- Returns its state, or '' when it is gone. One whose state is another by now is left as it is.
 local id, believed, kept_s, key = ARGV[1], ARGV[2], tonumber(ARGV[3]), K.batch .. ARGV[1]
@@ -8,8 +9,8 @@ if not state then redis.call('ZREM', K.batches, id); return '' end
 if state ~= believed then return state end
 local is_open = redis.call('EXISTS', K.batchopen .. id) == 1
 if state == 'in_progress' and (fed ~= total or is_open) and tonumber(expires_ms) <= now_ms then
-  state = 'expiring'
-  redis.call('HSET', key, 'state', state)
+  redis.call('HSET', key, 'state', 'expiring')
+  return 'expiring'
 end
 local after = ({cancelling = 'cancelled', expiring = 'expired'})[state]
 if state == 'in_progress' and fed == total then after = 'completed' end

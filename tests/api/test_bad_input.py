@@ -28,6 +28,9 @@ def text(**fields: Any) -> dict[str, Any]:
     return {"model": "captions", "input": fields}
 
 
+SILENCE = [{"role": "user", "content": ""}] * 300
+
+
 def hook(url: str) -> dict[str, Any]:
     return {**IMAGE_JOB, "webhook": url}
 
@@ -77,6 +80,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
     "text: only top": (text(prompt="a", top_logprobs=2), FIELD, "/input", "logprobs: true", "top_logprobs 2"),
     "text: tokens": (text(prompt="a", max_tokens=9999), FIELD, "/input/max_tokens", "1..64", "9999"),
     "text: prompt 1 MB": (text(prompt="x" * MB), FIELD, "/input/prompt", "2000", f"{MB}"),
+    "text: messages": (text(messages=SILENCE), FIELD, "/input/messages", "256 messages", "300 messages"),
     "webhook no URL": (hook("nowhere"), URL, "/webhook", "https", "nowhere"),
     "webhook http": (hook("http://9.9.9.9/"), URL, "/webhook", "https", "http://9.9.9.9/"),
     "webhook loopback": (hook("https://127.0.0.1/"), URL, "/webhook", "global", "127.0.0.1"),

@@ -17,6 +17,7 @@ from api.batch_lines import CUSTOM_ID
 from api.services import Services
 from genmill import tenants
 from genmill.batches import LineParts
+from genmill.errors import StorageUnavailable
 from genmill.keys import JobClass
 from genmill.settings import Settings
 from genmill.store import Outcome, Settlement, Store, Want
@@ -265,6 +266,47 @@ def test_a_class_that_is_not_open_is_named_with_its_line(
     turn()  # and one that was open when the batch was taken costs its lines
     turn()
     assert [row["error"]["code"] for row in results(alice, open_one)] == ["class_not_allowed"]
+
+
+def test_a_line_streams_and_draws_previews_as_a_job(alice: Caller, turn: Callable[[], float], store: Store) -> None:
+    picture_line = {"custom_id": "p", "model": "shapes", "input": {"prompt": "x"}, "preview": True}
+    batch_id = post(alice, lines(1, stream=True) + json.dumps(picture_line).encode()).json["id"]
+    turn()
+    text, image = store.get(f"{batch_id}-1"), store.get(f"{batch_id}-2")
+    assert text is not None
+    assert image is not None
+    assert (text.request["stream"], image.request["preview"]) == (True, True)
+    (fault,) = post(alice, lines(1, preview=True)).json["errors"]
+    assert (fault["line"], fault["pointer"], fault["limit"], fault["value"]) == (1, "/preview", "image models", "true")
+
+
+def test_metadata_is_bounded_as_that_of_jobs(alice: Caller) -> None:
+    upload = alice("POST", "/v1/files", data={"file": (BytesIO(lines(1)), "x.jsonl"), "purpose": "batch"})
+    answer = alice("POST", "/v1/batches", json={"file_id": upload.json["id"], "metadata": {"a": "x" * 5_000}})
+    assert answer.status_code == 422
+    (fault,) = answer.json["errors"]
+    assert fault["pointer"] == "/metadata"
+    assert "at most 4096 bytes" in fault["detail"]
+
+
+def test_results_while_the_storage_is_away_are_503(
+    alice: Caller, turn: Callable[[], float], work: Callable[..., list[str]], services: Services,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    batch_id = post(alice, lines(2)).json["id"]
+    turn()
+    work()
+    turn()
+
+    def fail(_key: str) -> None:
+        raise StorageUnavailable
+
+    with monkeypatch.context() as patch:
+        patch.setattr(services.storage, "get", fail)
+        answer = alice("GET", f"/v1/batches/{batch_id}/results")
+        assert (answer.status_code, answer.json["error"]["code"]) == (503, "storage_unavailable")
+        assert answer.headers["Retry-After"] == "2"
+    assert len(results(alice, batch_id)) == 2
 
 
 def test_cancel_says_what_it_did(alice: Caller, turn: Callable[[], float]) -> None:

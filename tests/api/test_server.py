@@ -17,9 +17,15 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from redis import Redis
 
+from genmill.batches import Ledger, ResultParts
+from genmill.batches.ledger import Collected
+from genmill.batches.parts import RESULTS_A_PART, as_row
 from genmill.client import Client
 from genmill.errors import InvalidRequest
+from genmill.settings import load_settings
+from genmill.storage import open_storage
 from tests.api.conftest import IMAGE_JOB
 from tests.fleet import Process, Valkey, eventually, free_port
 
@@ -133,6 +139,39 @@ def test_a_body_without_a_length_is_bounded_too(running: Running) -> None:
     answer = httpx.post(f"{running.url}/v1/jobs", content=chunks, headers={"content-type": "application/json"})
     assert answer.status_code == 413
     assert "12000000 bytes" in answer.text
+
+
+def test_results_that_cannot_be_read_on_cut_the_connection_and_the_client_asks_again(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = b'{"custom_id": "%d", "model": "captions", "input": {"prompt": "a red"}}\n'
+    batch_id = httpx.post(
+        f"{running.url}/v1/batches", content=b"".join(row % number for number in range(RESULTS_A_PART + 1)),
+        headers={"content-type": "application/x-ndjson"},
+    ).json()["id"]  # fmt: skip
+    settings = load_settings(redis_url=running.valkey.url, storage_url=running.outputs.as_uri(), auth=False)
+    with Redis.from_url(settings.redis_url) as redis:
+        ledger, storage = Ledger(redis, settings), open_storage(settings)
+        for numbers in (range(1, RESULTS_A_PART + 1), range(RESULTS_A_PART + 1, RESULTS_A_PART + 2)):
+            rows = [as_row({"seq": number, "outputs": [], "custom_id": "x" * 100}) for number in numbers]
+            name = ResultParts(storage).write(batch_id, rows)
+            assert ledger.collect(batch_id, numbers.start - 1, Collected(name, [*numbers], len(rows), 0, 0))
+    key, path = f"batches/{batch_id}/results/{name}.jsonl", f"/v1/batches/{batch_id}/results"
+    body = storage.get(key).body
+    storage.delete_prefix(key)
+
+    with pytest.raises(httpx.RemoteProtocolError):
+        httpx.get(running.url + path)
+    answer = httpx.get(f"{running.url}{path}?after={RESULTS_A_PART}")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+
+    def put_back(_number: int, _retry_after: str | None) -> float:
+        storage.put(key, body, "application/x-ndjson")
+        return 0.0
+
+    monkeypatch.setattr("genmill.answers._pause_s", put_back)
+    with Client(running.url) as client:
+        assert [one["seq"] for one in client.lines(path)] == list(range(1, RESULTS_A_PART + 2))
 
 
 def test_a_hanging_redis_is_503_within_seconds(running: Running) -> None:

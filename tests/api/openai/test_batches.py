@@ -13,7 +13,7 @@ from redis import Redis
 
 from api.services import Services
 from genmill import keys
-from genmill.errors import GenerationFailed
+from genmill.errors import GenerationFailed, StorageUnavailable
 from genmill.registry import load_registry
 from genmill.settings import Settings
 from genmill.store import Outcome, Settlement, Store, Want
@@ -116,6 +116,21 @@ def test_texts(endpoint: str, alice: Caller, bob: Caller, store: Store, turn: Tu
     for path in ("", "/content"):
         assert bob("GET", f"/v1/files/{ended['output_file_id']}{path}").status_code == 404
         assert alice("GET", f"/v1/files/{batch['id']}-errors{path}").status_code == 404
+
+
+def test_a_result_file_while_the_storage_is_away_is_503(
+    alice: Caller, store: Store, turn: Turn, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_id = create(alice, [row(CHAT)], CHAT).json["id"]
+    work(store, turn, text_result)
+
+    def fail(_key: str) -> None:
+        raise StorageUnavailable
+
+    monkeypatch.setattr(services.storage, "get", fail)
+    for path in ("", "/content"):
+        answer = alice("GET", f"/v1/files/{batch_id}-output{path}")
+        assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "2")
 
 
 def test_images_are_links(alice: Caller, store: Store, turn: Turn, services: Services) -> None:

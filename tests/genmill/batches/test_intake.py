@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError  # noqa: A004 - redis's own
 
 from genmill import keys
 from genmill.batches import BatchOrder, Intake, Ledger, Line, LineParts, Place
@@ -137,6 +138,24 @@ def test_lines_that_came_too_slowly_are_not_enrolled(
     with pytest.raises(StorageUnavailable, match="too slowly"):
         intake.create([lines_of(3)], parse, BatchOrder("a", 60))
     assert redis.keys("gm:batch*") == []
+
+
+def test_a_batch_whose_enrolment_lost_its_answer_keeps_its_lines(
+    intake: Intake, parse: Parse, ledger: Ledger, line_parts: LineParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enroll = ledger.enroll
+
+    def lose_answer(*args: Any, **options: Any) -> None:
+        enroll(*args, **options)
+        raise ConnectionError("the answer got lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "enroll", lose_answer)
+        with pytest.raises(ConnectionError):
+            intake.create([lines_of(3)], parse, BatchOrder("a", 60))
+    batch, is_new = intake.create([lines_of(3)], parse, BatchOrder("a", 60))
+    assert not is_new
+    assert len(list(line_parts.all(batch.batch_id))) == 3
 
 
 def test_everything_of_a_batch_has_a_time_to_live(create: Create, redis: Redis) -> None:
