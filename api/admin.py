@@ -8,7 +8,7 @@ from flask import Blueprint, Response, jsonify, request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from api.auth import identify
-from api.requests import read_json
+from api.requests import has_body, read_json
 from api.services import services
 from genmill import api_keys, audit, tenants
 from genmill.api_keys import Scope
@@ -75,7 +75,7 @@ def create_key() -> Response:
 
 @blueprint.post("/v1/admin/keys/<key_id>/rotate")
 def rotate_key(key_id: str) -> Response:
-    by, body = _actor(), _parsed(RotationBody, read_json() if request.content_length else {})
+    by, body = _actor(), _parsed(RotationBody, read_json() if has_body() else {})
     return _shown_once(api_keys.rotate(services().redis, _known_id(key_id), grace_s=body.grace_s, by=by))
 
 

@@ -11,6 +11,7 @@ from api import (
     events,
     files,
     health,
+    idempotency,
     jobs,
     models,
     outputs,
@@ -40,6 +41,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.extensions[EXTENSION] = open_services(settings)
     desk.install(app)
     requests.install(app)
+    idempotency.install(app)
     problems.install(app)
     rate_limits.install(app)
     native = (jobs, events, batches, models, files, outputs, webhooks, usage, admin, health)

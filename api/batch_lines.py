@@ -48,8 +48,8 @@ class NativeLines:
             raise invalid_request(err, prefix="") from None
         self._check_class(body.priority)
         spec = self._services.registry.get(body.model)
-        check_preview(body, spec)
         job_input = spec.parse_input(body.input)
+        check_preview(body, spec, job_input)
         if body.webhook is not None:
             self._check_webhook(body.webhook)
         if isinstance(job_input, ImageInput):

@@ -25,7 +25,7 @@ def follow_job(job_id: str) -> Response:
     if place.is_end and record.state.is_terminal:
         return Response(status=204)  # which tells an EventSource not to come again
     found = services()
-    return stream_of(lambda: _told(record, place, found))
+    return stream_of(lambda: _told(record, place, found), record.tenant)
 
 
 @blueprint.get("/v1/jobs/<job_id>/preview")

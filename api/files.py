@@ -18,10 +18,10 @@ from api.auth import authenticate
 from api.line_streams import lines_response
 from api.openai import batch_files
 from api.outputs import object_response
-from api.requests import check_multipart
+from api.requests import read_form
 from api.services import services
 from api.submission import MAX_METADATA_BYTES
-from api.uploads import Upload
+from api.uploads import FilePage, Upload
 from genmill.batches.parts import NDJSON
 from genmill.errors import FieldFault, InvalidRequest
 from genmill.images import FORMATS, open_header
@@ -90,14 +90,11 @@ def list_files() -> Response:
         query = FileQuery.model_validate(request.args.to_dict())
     except ValidationError as err:
         raise invalid_request(err, prefix="") from None
-    found = uploads.list_uploads(tenant, services(), is_newest_first=query.order == "desc")
-    found = [upload for upload in found if query.purpose in (None, upload.purpose)]
-    ids = [upload.file_id for upload in found]
-    start = ids.index(query.after) + 1 if query.after in ids else len(ids) if query.after else 0
-    page = found[start : start + query.limit]
+    asked = FilePage(query.limit, query.after or None, query.purpose, is_newest_first=query.order == "desc")
+    page, has_more = uploads.list_uploads(tenant, services(), asked)
     views = [_view(upload, is_openai=_wants_json()) for upload in page]
     ends = {"first_id": page[0].file_id, "last_id": page[-1].file_id} if page else {}
-    return jsonify(object="list", data=views, results=views, has_more=start + len(page) < len(found), **ends)
+    return jsonify(object="list", data=views, results=views, has_more=has_more, **ends)
 
 
 @blueprint.get("/v1/files/<file_id>")
@@ -129,7 +126,7 @@ def _wants_json() -> bool:
 
 
 def _upload() -> FileStorage:
-    check_multipart()
+    read_form()
     for name in FIELDS:
         if name in request.files:
             return request.files[name]

@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 
 from PIL import Image
 
-from api import uploads
+from api import desk, uploads
 from api.services import Services
 from genmill import net
 from genmill.errors import FieldFault, InputUnavailable, InvalidImage, NotFound
@@ -94,7 +94,8 @@ class _Given:
     def _from_url(self) -> bytes:
         settings = self.services.settings
         try:
-            return net.fetch(self.text, settings, settings.max_image_bytes, self.pointer)
+            with desk.away():  # for seconds
+                return net.fetch(self.text, settings, settings.max_image_bytes, self.pointer)
         except InputUnavailable as err:
             raise self._fault(err.detail, f"{settings.max_image_bytes} bytes at a URL that answers 200") from None
 

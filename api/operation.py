@@ -9,7 +9,7 @@ from typing import Any
 from genmill.api_keys import Scope
 
 UNAUTHORIZED = {401: "No valid API key"}
-AWAY = {503: "Redis or the storage is away; see Retry-After"}
+AWAY = {503: "Redis or the storage is away, or too much is worked on; see Retry-After"}
 LIMITED = {429: "A quota of the tenant is used up; `errors` names it, see Retry-After"}
 BARRED = {403: "The tenant may not use this priority, or the key does not have the scope `submit`"}
 STREAMS = {503: "Redis is away, or too many streams are open; see Retry-After"}

@@ -130,7 +130,9 @@ OPERATIONS = (
     Operation(
         "post", "/v1/files", "uploadFile",
         "Upload an image, to be given in a job's input as `file:<id>`, or lines of a batch",
-        {201: _json("Stored", "File")}, _READ | _INVALID | _BODY, (), _UPLOAD_BODY,
+        {201: _json("Stored", "File")},
+        _READ | _INVALID | _BODY | {429: "The tenant has as many files as it may; `errors` names the number"}, (),
+        _UPLOAD_BODY,
     ),
     Operation(
         "get", "/v1/files", "listFiles", "List your files, newest first",

@@ -6,16 +6,20 @@ import json
 import math
 import re
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from flask import Flask, Response, g, request
-from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
+from api import desk
 from api.services import services
 from genmill.errors import FieldFault, InvalidRequest, MalformedJson, UnsupportedMediaType
 
 MAX_WAIT_S = 60.0
 MAX_KEY_CHARS = 255
+READ_TIMEOUT_S = 30.0
 HSTS_S = 365 * 24 * 3600
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -43,9 +47,34 @@ def read_json() -> dict[str, Any]:
     return body
 
 
-def check_multipart() -> None:
-    """Raises UnsupportedMediaType."""
+def has_body() -> bool:
+    """Whether anything was sent, with or without its length. Raises as reading does."""
+    return bool(_bounded_body())
+
+
+def read_form() -> None:
+    """Reads the form, so that `request.form` and `request.files` have it. Raises UnsupportedMediaType, InvalidRequest,
+    and werkzeug's 413."""
     _check_type("multipart/form-data")
+    with reading():
+        _ = request.form
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """While a body comes, another request may be worked on; a client that sends nothing for READ_TIMEOUT_S is let go.
+    Raises InvalidRequest when the body breaks off."""
+    connection = request.environ.get("gunicorn.socket")
+    if connection is not None:
+        connection.settimeout(READ_TIMEOUT_S)
+    try:
+        with desk.away():
+            yield
+    except (OSError, ClientDisconnected) as err:
+        raise InvalidRequest(f"the body broke off: {type(err).__name__}") from None
+    finally:
+        if connection is not None:
+            connection.settimeout(None)
 
 
 def wait_s() -> float:
@@ -86,7 +115,8 @@ def _check_type(wanted: str) -> None:
 
 def _bounded_body() -> bytes:
     """Werkzeug refuses a length over the limit, but cuts a body that comes without a length."""
-    body = request.get_data()
+    with reading():
+        body = request.get_data()
     if request.content_length is None and len(body) >= (request.max_content_length or math.inf):
         raise RequestEntityTooLarge
     return body

@@ -6,15 +6,15 @@ Each dialect writes the events in its own words.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from threading import BoundedSemaphore
 
 from flask import Response, request
 from redis.exceptions import RedisError
 
 from api import desk
+from api.seats import Seats
 from api.services import Services
 from api.watching import Heard, Watch, hub_of
-from genmill.errors import TooManyStreams
+from genmill.errors import TooBusy, TooManyStreams
 from genmill.events import JobEvent, Narrator, Place
 from genmill.jobs import JobRecord
 from genmill.views import job_view
@@ -29,28 +29,35 @@ SEND_TIMEOUT_S = 60.0
 HELLO, STILL_HERE = ": genmill\n\n", ": still here\n\n"
 """Comments: the first sends the headers out before anything happens."""
 
-_seats = BoundedSemaphore(MOST_STREAMS)
+_seats = Seats(MOST_STREAMS)
 
 
-def stream_of(make: Callable[[], Generator[str]]) -> Response:
+def stream_of(make: Callable[[], Generator[str]], tenant: str) -> Response:
     """The answer of these lines. Raises TooManyStreams before `make` is called, and what that raises."""
-    if not _seats.acquire(blocking=False):
-        raise TooManyStreams(f"{MOST_STREAMS} event streams are open here; try again, or poll the job")
+    match _seats.take(tenant):
+        case "all":
+            raise TooManyStreams(f"{_seats.most} event streams are open here; try again, or poll the job")
+        case "tenant":
+            most = _seats.most_of_tenant
+            raise TooManyStreams(f"{most} event streams of this tenant are open here; try again, or poll the job")
     try:
-        stream = _Stream(make())
+        stream = _Stream(make(), tenant)
     except BaseException:
-        _seats.release()
+        _seats.give_back(tenant)
         raise
     _bound_sends()
     return Response(stream, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
-def followed(record: JobRecord, place: Place, found: Services) -> Generator[JobEvent | None]:
-    """What happens from `place` on, until the job has ended or is no more; None for each HEARTBEAT_S without news."""
+def followed(
+    record: JobRecord, place: Place, found: Services, heartbeat_s: float | None = None
+) -> Generator[JobEvent | None]:
+    """What happens from `place` on, until the job has ended or is no more; None for each `heartbeat_s`
+    (HEARTBEAT_S) without news."""
     narrator, is_ending = Narrator(place), False
     with hub_of(found.store).watching(Watch.of_events(record)) as watch:
         while True:
-            heard = watch.take(RETRY_S if is_ending else HEARTBEAT_S)
+            heard = watch.take(RETRY_S if is_ending else heartbeat_s or HEARTBEAT_S)
             if heard is None and not is_ending:
                 yield None
             elif heard is not None:
@@ -66,8 +73,8 @@ def followed(record: JobRecord, place: Place, found: Services) -> Generator[JobE
 class _Stream:
     """The body of a stream. It keeps its seat until the server closes it, begun or not."""
 
-    def __init__(self, lines: Generator[str]) -> None:
-        self._lines, self._is_closed = lines, False
+    def __init__(self, lines: Generator[str], tenant: str) -> None:
+        self._lines, self._tenant, self._is_closed = lines, tenant, False
 
     def __iter__(self) -> Iterator[str]:
         return self._lines
@@ -76,7 +83,7 @@ class _Stream:
         if not self._is_closed:
             self._is_closed = True
             self._lines.close()
-            _seats.release()
+            _seats.give_back(self._tenant)
 
 
 def _news(heard: Heard, narrator: Narrator) -> Iterator[JobEvent]:
@@ -92,7 +99,7 @@ def _ending(narrator: Narrator, job_id: str, found: Services) -> tuple[list[JobE
     try:
         with desk.at_work():
             record = found.store.get(job_id)
-    except RedisError:
+    except (RedisError, TooBusy):
         return None, True
     if record is None:
         return [], False

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from redis.exceptions import RedisError
 
+from api import desk
 from api.input_images import read_input_images
 from api.services import Services
 from genmill import net
@@ -25,10 +26,11 @@ from genmill.errors import (
     StorageUnavailable,
     StoreUnavailable,
 )
-from genmill.inputs import ImageInput
+from genmill.inputs import ImageInput, JobInput
 from genmill.jobs import Dialect, JobRequest, new_job_id
 from genmill.keys import JobClass
-from genmill.registry import ModelKind, ModelSpec, invalid_request
+from genmill.registry import ModelSpec, invalid_request
+from genmill.tenants import allowed_classes
 
 MAX_METADATA_BYTES = 4096
 MAX_TTL_S = 7 * 24 * 3600
@@ -44,6 +46,18 @@ def check_metadata(metadata: Metadata) -> Metadata:
     return metadata
 
 
+CLASS_TEXT = (
+    "p0 is the most urgent class, p3 the least. Without it p1, or for a tenant that may not use p1 the most urgent "
+    "below it that it may use."
+)
+
+
+STREAM_TEXT = (
+    "Tell a text's tokens as they come, in the job's events. Pictures have their progress and outputs there, asked or "
+    "not."
+)
+
+
 class JobBody(BaseModel):
     """Body of `POST /v1/jobs`."""
 
@@ -53,7 +67,7 @@ class JobBody(BaseModel):
         description="Name or alias of a model, see GET /v1/models."
     )
     input: dict[str, Any] = Field(description="What to generate; the model's input_schema tells the fields.")
-    priority: JobClass = Field(default=JobClass.P1, description="p0 is the most urgent class, p3 the least.")
+    priority: JobClass = Field(default=JobClass.P1, description=CLASS_TEXT)
     webhook: str | None = Field(default=None, description="Called once the job has ended, signed.")
     ttl_s: int | None = Field(default=None, ge=1, le=MAX_TTL_S, description="Expire when not started by then.")
     deadline_s: float | None = Field(
@@ -64,8 +78,10 @@ class JobBody(BaseModel):
     reproducible: bool = Field(
         default=False, description="Share no forward with others: slower; the same bits on the same kind of device."
     )
-    stream: bool = Field(default=False, description="Tell a text's tokens as they come, in the job's events.")
-    preview: bool = Field(default=False, description="Draw small previews of the pictures while they are made.")
+    stream: bool = Field(default=False, description=STREAM_TEXT)
+    preview: bool = Field(
+        default=False, description="Draw small previews of pictures (not of videos) as they are made."
+    )
     metadata: Annotated[dict[str, Any], AfterValidator(check_metadata)] = Field(
         default_factory=dict, description="Given back with the job; 4096 bytes of JSON."
     )
@@ -132,10 +148,11 @@ def _checked(
     except ValidationError as err:
         raise invalid_request(err, prefix="") from None
     spec = services.registry.get(body.model)
-    check_preview(body, spec)
     job_input = spec.parse_input(body.input)
+    check_preview(body, spec, job_input)
     if body.webhook is not None:
-        net.check_url(body.webhook, services.settings, for_webhook=True)
+        with desk.away():  # its host is looked up
+            net.check_url(body.webhook, services.settings, for_webhook=True)
     job_id, images = new_job_id(), {}
     if isinstance(job_input, ImageInput):
         pngs = read_input_images(job_input, tenant, services)
@@ -143,7 +160,7 @@ def _checked(
         images = {places[role]: png for role, png in pngs.items()}
         job_input = job_input.with_images(places)
     request = JobRequest(
-        job_id=job_id, tenant=tenant, model=spec, input=job_input, job_class=body.priority,
+        job_id=job_id, tenant=tenant, model=spec, input=job_input, job_class=_class_of(body, tenant, services),
         webhook=manner.webhook("end", body.webhook), start_webhook=manner.webhook("start", body.webhook),
         dialect=manner.dialect, ttl_s=body.ttl_s, deadline_s=body.deadline_s, is_best_effort=body.best_effort,
         is_reproducible=body.reproducible, is_streamed=body.stream, has_preview=body.preview, metadata=body.metadata,
@@ -152,11 +169,27 @@ def _checked(
     return request, images
 
 
-def check_preview(body: JobBody, spec: ModelSpec) -> None:
-    """Raises InvalidRequest."""
-    if body.preview and spec.kind is not ModelKind.IMAGE:
-        detail = f"preview is of pictures, model {spec.name} writes text: it has stream"
-        raise InvalidRequest(detail, faults=(FieldFault("/preview", detail, "image models", "true"),))
+def check_preview(body: JobBody, spec: ModelSpec, job_input: JobInput) -> None:
+    """Raises InvalidRequest where there would be none."""
+    if not body.preview:
+        return
+    if not isinstance(job_input, ImageInput):
+        raise _no_preview(f"preview is of pictures, model {spec.name} writes text: it has stream", "image models")
+    if job_input.num_frames > 1:
+        raise _no_preview(f"preview is of pictures, not of a video of {job_input.num_frames} frames", "1 frame")
+
+
+def _no_preview(detail: str, limit: str) -> InvalidRequest:
+    return InvalidRequest(detail, faults=(FieldFault("/preview", detail, limit, "true"),))
+
+
+def _class_of(body: JobBody, tenant: str, services: Services) -> JobClass:
+    """The one given; else the most urgent that the tenant may use and that is no more urgent than the default."""
+    if "priority" in body.model_fields_set:
+        return body.priority
+    allowed = allowed_classes(services.redis, tenant)
+    fitting = [one for one in JobClass if one >= body.priority and (allowed is None or one in allowed)]
+    return fitting[0] if fitting else body.priority
 
 
 def body_hash(raw: Mapping[str, Any]) -> str:

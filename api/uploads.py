@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,8 +13,12 @@ from redis import Redis
 
 from api.services import Services
 from genmill import keys
-from genmill.errors import NotFound
+from genmill.errors import FieldFault, LimitReached, NotFound
 from genmill.storage import StoredObject
+from genmill.uploads import clear_away, shelve, storage_key, unshelve
+
+READ_AT_ONCE = 200
+"""Facts that are read together."""
 
 _FILE_ID = re.compile(r"file_[0-9a-z]{26}")
 
@@ -34,12 +39,33 @@ class Upload:
 
 
 def keep(upload: Upload, body: bytes, tenant: str, services: Services) -> None:
-    """Store bytes and facts, the bytes first: facts that can be read have bytes."""
+    """Store bytes and facts: on the shelf first, so that nothing is left for ever, and the bytes before the facts, so
+    that facts that can be read have bytes. Raises LimitReached when the tenant has as many files as it may."""
+    _make_room(upload, tenant, services)
     services.storage.put(storage_key(tenant, upload.file_id), body, upload.content_type)
     with services.redis.pipeline() as pipe:
         pipe.set(keys.file(tenant, upload.file_id), json.dumps(asdict(upload)), exat=upload.expires_s)
-        pipe.zadd(keys.tenant_files(tenant), {upload.file_id: upload.created_s})
+        if upload.expires_s is None:
+            unshelve(pipe, tenant, upload.file_id)
+        else:
+            shelve(pipe, tenant, upload.file_id, upload.expires_s)
         pipe.execute()
+
+
+def _make_room(upload: Upload, tenant: str, services: Services) -> None:
+    """One more in the tenant's list, and on the shelf until its facts are there."""
+    with services.redis.pipeline() as pipe:
+        pipe.zadd(keys.tenant_files(tenant), {upload.file_id: upload.created_s})
+        pipe.zcard(keys.tenant_files(tenant))
+        shelve(pipe, tenant, upload.file_id, upload.created_s + keys.FILE_TTL_S)
+        count, most = pipe.execute()[1], services.settings.max_files
+    if count > most:
+        with services.redis.pipeline() as pipe:
+            pipe.zrem(keys.tenant_files(tenant), upload.file_id)
+            unshelve(pipe, tenant, upload.file_id)
+            pipe.execute()
+        detail = f"the tenant has {count - 1} files, at most {most} are kept: delete some"
+        raise LimitReached(detail, faults=(FieldFault("/", detail, f"{most} files", f"{count - 1} files"),))
 
 
 def find(file_id: str, tenant: str, services: Services) -> Upload:
@@ -63,21 +89,45 @@ def chunks(file_id: str, tenant: str, services: Services) -> Iterator[bytes]:
 def remove(file_id: str, tenant: str, services: Services) -> None:
     """Raises NotFound."""
     find(file_id, tenant, services)
-    _forget([file_id], tenant, services)
+    shelve(services.redis, tenant, file_id, time.time())  # whatever breaks off from here is made again
+    clear_away(services.redis, services.storage, tenant, file_id)
 
 
-def list_uploads(tenant: str, services: Services, *, is_newest_first: bool = True) -> list[Upload]:
-    """All that there are; what has expired is cleared away on the way, bytes too."""
-    commands: Any = services.redis  # redis-py types each reply for every decode option at once; ours are bytes
-    read = commands.zrevrange if is_newest_first else commands.zrange
-    ids = [raw.decode() for raw in read(keys.tenant_files(tenant), 0, -1)]
-    facts = _facts(services.redis, ids, tenant)
-    _forget([file_id for file_id, upload in zip(ids, facts, strict=True) if upload is None], tenant, services)
-    return [upload for upload in facts if upload is not None]
+@dataclass(frozen=True, slots=True)
+class FilePage:
+    """What of a tenant's files is asked for: at most `limit` behind the file `after`, of one purpose or all."""
+
+    limit: int
+    after: str | None = None
+    purpose: str | None = None
+    is_newest_first: bool = True
 
 
-def storage_key(tenant: str, file_id: str) -> str:
-    return f"files/{tenant}/{file_id}"
+def list_uploads(tenant: str, services: Services, page: FilePage) -> tuple[list[Upload], bool]:
+    """The page, and whether there are more; facts are read as far as that needs. What has expired is not told of."""
+    start = _place_behind(page, tenant, services.redis)
+    found = list[Upload]()
+    while len(found) <= page.limit and (ids := _ids(page, start, tenant, services.redis)):
+        start += len(ids)
+        facts = _facts(services.redis, ids, tenant)
+        found += [one for one in facts if one is not None and page.purpose in (None, one.purpose)]
+    return found[: page.limit], len(found) > page.limit
+
+
+def _place_behind(page: FilePage, tenant: str, redis: Redis) -> int:
+    """0 without `after`; the end where there is no such file."""
+    if page.after is None:
+        return 0
+    commands: Any = redis  # redis-py types each reply for every decode option at once; ours are bytes
+    index = keys.tenant_files(tenant)
+    rank = (commands.zrevrank if page.is_newest_first else commands.zrank)(index, page.after)
+    return int(commands.zcard(index) if rank is None else rank + 1)
+
+
+def _ids(page: FilePage, start: int, tenant: str, redis: Redis) -> list[str]:
+    commands: Any = redis
+    read = commands.zrevrange if page.is_newest_first else commands.zrange
+    return [raw.decode() for raw in read(keys.tenant_files(tenant), start, start + READ_AT_ONCE - 1)]
 
 
 def _facts(redis: Redis, ids: list[str], tenant: str) -> list[Upload | None]:
@@ -85,10 +135,3 @@ def _facts(redis: Redis, ids: list[str], tenant: str) -> list[Upload | None]:
         return []
     found: Any = redis.mget([keys.file(tenant, file_id) for file_id in ids])
     return [None if raw is None else Upload(**json.loads(raw)) for raw in found]
-
-
-def _forget(ids: list[str], tenant: str, services: Services) -> None:
-    for file_id in ids:
-        services.redis.delete(keys.file(tenant, file_id))
-        services.storage.delete_prefix(storage_key(tenant, file_id))
-        services.redis.zrem(keys.tenant_files(tenant), file_id)  # last: until then the next list clears it away

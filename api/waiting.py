@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import BoundedSemaphore
 
 from api import desk
+from api.seats import Seats
 from api.watching import Watch, hub_of
 from genmill.errors import TooManyWaiting
 from genmill.jobs import JobRecord
@@ -19,32 +19,36 @@ MOST_WAITERS = 512
 GONE_S = 1.0
 """How often it is looked whether a client is still there, where that is asked for."""
 
-_seats = BoundedSemaphore(MOST_WAITERS)
+_seats = Seats(MOST_WAITERS)
 
 
 def wait_for_job(store: Store, record: JobRecord, timeout_s: float) -> JobRecord:
-    """The record as it is at the job's end, or after `timeout_s`, or at once when too many wait already.
+    """The record as it is at the job's end, or after `timeout_s`, or at once when too many wait already, in all
+    or of this tenant.
 
     Raises RedisError when Redis goes away meanwhile."""
-    if timeout_s <= 0 or record.state.is_terminal or not _seats.acquire(blocking=False):
+    if timeout_s <= 0 or record.state.is_terminal or _seats.take(record.tenant) is not None:
         return record
     try:
         with desk.away():
             _wait(store, record.job_id, time.monotonic() + timeout_s)
     finally:
-        _seats.release()
+        _seats.give_back(record.tenant)
     return store.get(record.job_id) or record
 
 
 @contextmanager
-def seat() -> Iterator[None]:
+def seat(tenant: str) -> Iterator[None]:
     """A place to hold an answer in, for those who cannot come back and poll. Raises TooManyWaiting."""
-    if not _seats.acquire(blocking=False):
-        raise TooManyWaiting
+    match _seats.take(tenant):
+        case "all":
+            raise TooManyWaiting
+        case "tenant":
+            raise TooManyWaiting(f"{_seats.most_of_tenant} answers are held for this tenant here; try again")
     try:
         yield
     finally:
-        _seats.release()
+        _seats.give_back(tenant)
 
 
 def wait_seated(store: Store, record: JobRecord, timeout_s: float, is_gone: Callable[[], bool]) -> JobRecord:

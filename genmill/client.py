@@ -146,7 +146,7 @@ class Client:
         self._http.close()
 
     def submit(  # noqa: PLR0913 - one for each field of the body
-        self, model: str, input: Mapping[str, Any], *, priority: str = "p1", webhook: str | None = None,  # noqa: A002 - the API's name
+        self, model: str, input: Mapping[str, Any], *, priority: str | None = None, webhook: str | None = None,  # noqa: A002 - the API's name
         ttl_s: int | None = None, deadline_s: float | None = None, best_effort: bool = False,
         reproducible: bool = False, stream: bool = False, preview: bool = False,
         metadata: Mapping[str, Any] | None = None, idempotency_key: str | None = None,
@@ -159,10 +159,11 @@ class Client:
         gives the same bits each time on the same kind of device. `events()` has a text's tokens as they come with
         `stream`, previews of pictures with `preview`.
         """
-        body: dict[str, Any] = {"model": model, "input": _with_images(input), "priority": priority}
+        body: dict[str, Any] = {"model": model, "input": _with_images(input)}
         more = {
-            "webhook": webhook, "ttl_s": ttl_s, "deadline_s": deadline_s, "best_effort": best_effort or None,
-            "reproducible": reproducible or None, "stream": stream or None, "preview": preview or None,
+            "priority": priority, "webhook": webhook, "ttl_s": ttl_s, "deadline_s": deadline_s,
+            "best_effort": best_effort or None, "reproducible": reproducible or None,
+            "stream": stream or None, "preview": preview or None,
             "metadata": dict(metadata) if metadata else None,
         }  # fmt: skip
         body |= {name: value for name, value in more.items() if value is not None}

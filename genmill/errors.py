@@ -47,6 +47,12 @@ class TooManyWaiting(GenmillError):
     code, status, is_retryable = "too_many_waiting", 503, True
 
 
+class TooBusy(GenmillError):
+    """Too many requests are worked on already; try again."""
+
+    code, status, is_retryable = "too_busy", 503, True
+
+
 class StillRunning(GenmillError):
     """The job has not ended while the answer was held; the same request again waits for the same job."""
 

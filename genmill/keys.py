@@ -51,6 +51,12 @@ INTAKE_TTL_S = 3600
 HELD_TTL_S = 900
 """How long a retried request finds the job of the one whose client went away; longer than an answer is held."""
 
+ATTENDED_TTL_S = 3
+"""How long a held job counts as that of a client that is there, unless whoever holds it says so again."""
+
+FILE_TTL_S = 3600
+"""How long an upload stays whose facts never came; longer than storing it takes."""
+
 RATE_WINDOW_S = 60
 """In which submissions are counted."""
 
@@ -121,9 +127,11 @@ PREFIXES = {
     "token": "gm:token:",
     "idem": "gm:idem:",
     "held": "gm:held:",
+    "attended": "gm:attended:",
     "list": "gm:list:",
     "file": "gm:file:",
     "files": "gm:files:",
+    "fileshelf": "gm:fileshelf",
     "apikeys": "gm:apikeys",
     "keyuse": "gm:keyuse:",
     "audit": "gm:audit",
@@ -173,6 +181,10 @@ def tenant_jobs(tenant: str) -> str:
 
 def held(tenant: str, body_hash: str) -> str:
     return f"{PREFIXES['held']}{tenant}:{body_hash}"
+
+
+def attended(job_id: str) -> str:
+    return PREFIXES["attended"] + job_id
 
 
 def file(tenant: str, file_id: str) -> str:

@@ -45,6 +45,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(default=12_000_000, ge=1_000)
     max_image_bytes: int = Field(default=8_000_000, ge=1_000)
     max_image_pixels: int = Field(default=4096 * 4096, ge=64)
+    max_files: int = Field(default=1_000, ge=1)
     url_ttl_s: int = Field(default=24 * 3600, ge=60)
     allow_private_urls: bool = False
     allow_http_webhooks: bool = False

@@ -19,6 +19,7 @@ from genmill.storage import Storage
 from genmill.store import Store
 from scheduler.collecting import EVERY_S, MANY, Collector
 from scheduler.feeding import Feeder
+from scheduler.file_clearing import clear_files
 
 log = logging.getLogger("genmill.scheduler")
 
@@ -69,6 +70,7 @@ class BatchRound:
         if is_sweep:
             self._sweep_at = self._clock() + SWEEP_S
             self._clear_away()
+            clear_files(self._store, self._storage)
             self._collector.forget_others({batch.batch_id for batch in batches})
             self._rest_until = {one: at for one, at in self._rest_until.items() if at > self._clock()}
         if most_moved >= MANY:

@@ -94,7 +94,8 @@ def _body(record: BatchRecord, result: Mapping[str, Any], found: Services) -> di
         "seed": (result.get("receipt") or {}).get("seed"),
     }  # fmt: skip
     if "text" not in result:
-        return images_answer([{"url": found.links.output_url(one["key"])} for one in result["outputs"]], **known)
+        outputs = result["outputs"]
+        return images_answer([{"url": found.links.output_url(one["key"])} for one in outputs], outputs, **known)
     form = CHAT if record.about["endpoint"] == "/v1/chat/completions" else COMPLETION
     return whole_answer(form, result["text"], model=result["model"], **known)
 

@@ -15,11 +15,13 @@ from api.openai.retries import is_retry
 from api.services import Services
 from genmill.batches import BatchOrder, BatchRecord, BatchState
 from genmill.errors import FieldFault, InvalidRequest
-from genmill.keys import JobClass
+from genmill.keys import HELD_TTL_S, JobClass
 from genmill.registry import invalid_request
 
 KIND = "openai"
 WINDOW_S = 24 * 3600
+MOST_SEEN = 100
+"""Latest batches of a tenant among which a retry looks for that of its first try."""
 SOURCE = "input_file_id"
 """By this field a body of `POST /v1/batches` is of this dialect."""
 
@@ -42,7 +44,8 @@ class OpenAIBatchBody(BaseModel):
 
 
 def create(raw: Mapping[str, Any], tenant: str, found: Services) -> tuple[BatchRecord, bool]:
-    """Returns (the batch, whether it is new): only a request that the client repeats finds the batch of its first try.
+    """Returns (the batch, whether it is new): only a request that the client repeats finds the batch of its first try,
+    within HELD_TTL_S.
 
     Raises InvalidRequest, NotFound, and what Intake.create raises.
     """
@@ -54,13 +57,22 @@ def create(raw: Mapping[str, Any], tenant: str, found: Services) -> tuple[BatchR
     if upload.purpose != "batch":
         detail = f"input_file_id must be a file with the purpose batch, got {upload.purpose}"
         raise InvalidRequest(detail, faults=(FieldFault(f"/{SOURCE}", detail, "batch", upload.purpose),))
+    about = {"endpoint": body.endpoint, "input_file_id": body.input_file_id}
     order = BatchOrder(
-        tenant, WINDOW_S, kind=KIND, metadata=body.metadata or {}, is_rerun=not is_retry(),
-        about={"endpoint": body.endpoint, "input_file_id": body.input_file_id},
+        tenant, WINDOW_S, kind=KIND, metadata=body.metadata or {}, about=about,
+        is_rerun=not is_retry() or _was_long_ago(about, tenant, found),
         mark=f"{body.endpoint} {body.input_file_id}",
     )  # fmt: skip
     lines = OpenAILines(body.endpoint, NativeLines(found, tenant, JobClass.P3))
     return found.intake.create(uploads.chunks(body.input_file_id, tenant, found), lines, order)
+
+
+def _was_long_ago(about: Mapping[str, Any], tenant: str, found: Services) -> bool:
+    """Whether the latest batch like this is older than any first try of this request. One that is not there yet may
+    still be taken in."""
+    recent = found.ledger.page(tenant, None, MOST_SEEN)
+    ages_s = [(found.ledger.now_ms() - one.created_ms) / 1000 for one in recent if one.about == about]
+    return bool(ages_s) and min(ages_s) > HELD_TTL_S
 
 
 def batch_facts(record: BatchRecord) -> dict[str, Any]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from flask import request
+from redis.exceptions import RedisError
 
+from api import desk
 from api.lookup import own_job
-from api.openai.retries import HeldJobs, client_is_gone, is_retry
+from api.openai.retries import Connection, HeldJobs, is_retry
 from api.renaming import renamed
 from api.requests import idempotency_key
 from api.services import services
 from api.submission import Manner, body_hash, submit
 from api.waiting import seat, wait_seated
-from genmill.errors import StillRunning, failure_of
+from genmill.errors import StillRunning, TooBusy, failure_of
 from genmill.jobs import Dialect, JobRecord, JobState
 
 MOST_HELD_S = 600.0
@@ -30,13 +34,18 @@ def finished_job(native: Mapping[str, Any], names: Mapping[str, str], tenant: st
     Raises InvalidRequest, TooManyWaiting (nothing is stored then), StillRunning, and the JobFailure of the job.
     """
     held = HeldJobs(services().redis, tenant, body_hash(native))
-    with seat():
+    client = Connection.of_request()
+    with seat(tenant):
         job_id = job_of(native, names, tenant, held)
-        record = wait_seated(services().store, own_job(job_id, tenant), _hold_s(), client_is_gone)
+        try:
+            left = partial(_has_left, client, held, job_id)
+            record = wait_seated(services().store, own_job(job_id, tenant), _hold_s(), left)
+            if record.state.is_terminal and not client.is_gone():
+                held.remove(job_id)
+        finally:
+            held.leave(job_id)
     if not record.state.is_terminal:
         raise StillRunning(f"job {job_id} is still {record.state.value}; the same request again waits for it")
-    if not client_is_gone():
-        held.remove(job_id)
     if record.state is not JobState.SUCCEEDED:
         raise failure_of(record.error)
     return record
@@ -55,6 +64,16 @@ def job_of(native: Mapping[str, Any], names: Mapping[str, str], tenant: str, hel
     if key is None:
         held.add(job_id)
     return job_id
+
+
+def _has_left(client: Connection, held: HeldJobs, job_id: str) -> bool:
+    """Whether the client has gone; while it is seen to be there, no retry gets its job."""
+    if client.is_gone():
+        return True
+    if client.is_told and held.is_renewal_due():
+        with suppress(RedisError, TooBusy), desk.at_work():  # the next look says it again
+            held.renew(job_id)
+    return False
 
 
 def _hold_s() -> float:

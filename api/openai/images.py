@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from flask import Blueprint, Response, jsonify, request
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from api.auth import authenticate
 from api.openai.holding import finished_job
 from api.openai.rules import NAMES, Rules, model_for
-from api.requests import check_multipart, read_json
+from api.requests import read_form, read_json
 from api.services import services
 from genmill.errors import FieldFault, InvalidRequest
 from genmill.jobs import JobRecord
@@ -66,7 +66,7 @@ def generate_images() -> Response:
 @blueprint.post("/v1/images/edits")
 def edit_image() -> Response:
     tenant = authenticate()
-    check_multipart()
+    read_form()
     body = _read({**request.form.to_dict(), **dict.fromkeys(_other_files(), "a file")})
     return _images(body, {"init_image": _image_uri()}, tenant)
 
@@ -76,9 +76,14 @@ def image_body(raw: Mapping[str, Any]) -> dict[str, Any]:
     return _native(_read(raw), {})
 
 
-def images_answer(images: list[dict[str, str]], *, job_id: str, ended_ms: float, seed: int | None) -> dict[str, Any]:
+def images_answer(
+    images: list[dict[str, str]], outputs: Sequence[Mapping[str, Any]], *, job_id: str, ended_ms: float,
+    seed: int | None,
+) -> dict[str, Any]:  # fmt: skip
+    """`images` are what is shown of `outputs`, which are all of one type."""
+    kind = outputs[0]["content_type"].removeprefix("image/") if outputs else "png"
     return {
-        "created": int(ended_ms / 1000), "data": images, "output_format": "png", "job_id": job_id, "seed": seed,
+        "created": int(ended_ms / 1000), "data": images, "output_format": kind, "job_id": job_id, "seed": seed,
     }  # fmt: skip
 
 
@@ -96,9 +101,10 @@ def _native(body: ImageBody, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _answer(record: JobRecord, asked: str | None) -> dict[str, Any]:
     """Without a format both forms, because which is the default depends on OpenAI's model."""
-    images = [_image(output["key"], asked) for output in record.result["outputs"]]
+    outputs = record.result["outputs"]
+    images = [_image(output["key"], asked) for output in outputs]
     return images_answer(
-        images, job_id=record.job_id, ended_ms=record.ended_ms or 0, seed=record.request["input"]["seed"]
+        images, outputs, job_id=record.job_id, ended_ms=record.ended_ms or 0, seed=record.request["input"]["seed"]
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, suppress
-from typing import Any
+from typing import Any, assert_never
 
 from flask import Response
 from redis.exceptions import RedisError
@@ -15,12 +15,12 @@ from api.continuation import Continuation
 from api.lookup import own_job
 from api.openai.forms import Form, logprobs_of, usage_of
 from api.openai.holding import job_of
-from api.openai.retries import HeldJobs
+from api.openai.retries import RENEW_S, Connection, HeldJobs
 from api.problems import error_object
 from api.services import Services, services
 from api.streams import STILL_HERE, followed, stream_of
 from api.submission import body_hash
-from genmill.errors import GenmillError, JobDeleted, TextChanged, failure_of
+from genmill.errors import GenmillError, JobDeleted, TextChanged, TooBusy, failure_of
 from genmill.events import EventKind, JobEvent, Place
 from genmill.jobs import JobRecord, JobState
 
@@ -39,18 +39,34 @@ def streamed_job(
     def begin() -> Generator[str]:
         held = HeldJobs(found.redis, tenant, body_hash(native))
         record = own_job(job_of(native, names, tenant, held), tenant)
-        return _told(record, Chunks(record, form, has_usage=has_usage), held, found)
+        return _told(record, Chunks(record, form, has_usage=has_usage), held, Connection.of_request(), found)
 
-    return stream_of(begin)
+    return stream_of(begin, tenant)
 
 
-def _told(record: JobRecord, chunks: Chunks, held: HeldJobs, found: Services) -> Generator[str]:
+def _told(record: JobRecord, chunks: Chunks, held: HeldJobs, client: Connection, found: Services) -> Generator[str]:
     """A client that goes away leaves the job, which runs on, to its retry."""
-    yield from chunks.begin()
-    with closing(followed(record, Place(), found)) as events:
-        yield from _lines(events, chunks)
-    with desk.at_work(), suppress(RedisError):  # all is told; the list goes by itself
-        held.remove(record.job_id)
+    try:
+        yield from chunks.begin()
+        with closing(followed(record, Place(), found, RENEW_S)) as events:
+            yield from _lines(_attended(events, record.job_id, held, client), chunks)
+        with suppress(RedisError, TooBusy), desk.at_work():  # all is told; the list goes by itself
+            held.remove(record.job_id)
+    finally:
+        with suppress(RedisError):
+            held.leave(record.job_id)
+
+
+def _attended(
+    events: Iterator[JobEvent | None], job_id: str, held: HeldJobs, client: Connection
+) -> Iterator[JobEvent | None]:
+    """The same events; no retry gets the job while its client is seen to be there."""
+    for event in events:
+        with suppress(RedisError, TooBusy):
+            if client.is_told and held.is_renewal_due():
+                with desk.at_work():
+                    held.renew(job_id)
+        yield event
 
 
 def _lines(events: Iterator[JobEvent | None], chunks: Chunks) -> Iterator[str]:
@@ -94,8 +110,10 @@ class Chunks:
                 self._text.check_whole(self._result["text"])
             case EventKind.STATE if event.is_last:
                 yield from self._end(event)
-            case _:
+            case EventKind.STATE | EventKind.PROGRESS | EventKind.PREVIEW:
                 return
+            case _:
+                assert_never(event.kind)
 
     def fail(self, error: GenmillError) -> Iterator[str]:
         yield _line({"error": error_object(error.status, error.code, error.detail)})

@@ -38,7 +38,11 @@ class PredictionBody(BaseModel):
     webhook_events_filter: tuple[Event, ...] = Field(
         default=("start", "output", "logs", "completed"), description="Which events the webhook gets."
     )
-    stream: bool = Field(default=False, description="Tell a text's tokens at urls.stream as they come.")
+    stream: bool = Field(
+        default=False,
+        description="Tell a text's tokens at urls.stream as they come. Of pictures it tells progress and outputs, "
+        "asked or not.",
+    )
 
 
 def read_body(raw: Mapping[str, Any]) -> PredictionBody:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from typing import Any
+from typing import Any, assert_never
 
 from flask import Blueprint, Response
 
@@ -29,7 +29,7 @@ blueprint = Blueprint("replicate_streams", __name__)
 @blueprint.get("/v1/predictions/<prediction_id>/stream")
 def stream_prediction(prediction_id: str) -> Response:
     record, found = own_job(prediction_id, authenticate()), services()
-    return stream_of(lambda: _told(record, found))
+    return stream_of(lambda: _told(record, found), record.tenant)
 
 
 def _told(record: JobRecord, found: Services) -> Generator[str]:
@@ -68,8 +68,10 @@ class _Teller:
                 self._text.check_whole(event.data["text"]["text"])
             case EventKind.STATE if event.is_last:
                 yield from self._end(JobState(event.data["state"]), event.data.get("error"))
-            case _:
+            case EventKind.STATE | EventKind.PREVIEW:
                 return
+            case _:
+                assert_never(event.kind)
 
     def fail(self, error: GenmillError) -> Iterator[str]:
         yield self._event("error", json.dumps({"detail": error.detail}))

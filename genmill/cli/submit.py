@@ -111,8 +111,8 @@ def _number(text: str) -> float | None:
 @click.option("--stop", multiple=True, help="For texts: stop before this; may be repeated.")
 @click.option("--input", "more", type=JsonObject(), help="More fields of the input, as a JSON object.")
 @click.option(
-    "--priority", type=click.Choice([c.value for c in JobClass]), default="p1", show_default=True,
-    help="p0 is the most urgent class.",
+    "--priority", type=click.Choice([c.value for c in JobClass]),
+    help="p0 is the most urgent class; without it p1, or what the tenant may use below it.",
 )  # fmt: skip
 @click.option("--webhook", help="URL to be called when the job has ended.")
 @click.option("--ttl", "ttl_s", type=int, help="Seconds after which a job that has not started expires.")
@@ -132,7 +132,7 @@ def _number(text: str) -> float | None:
 @with_client
 @with_json
 def submit(  # noqa: PLR0913 - one parameter for each option
-    model: str, prompt: str, *, priority: str, webhook: str | None, ttl_s: int | None, deadline_s: float | None,
+    model: str, prompt: str, *, priority: str | None, webhook: str | None, ttl_s: int | None, deadline_s: float | None,
     best_effort: bool, reproducible: bool, metadata: dict[str, Any] | None, idempotency_key: str | None, stream: bool,
     wait: bool,
     timeout_s: float | None, output: Path | None, url: str | None, api_key: str | None, screen: Screen,

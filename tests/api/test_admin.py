@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -85,12 +86,42 @@ def test_a_tenant_is_put_whole(admin: Caller, alice: Caller) -> None:
     assert admin("GET", "/v1/admin/tenants/nobody").status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("classes", "wanted"),
+    [(["p0", "p1", "p2"], "p1"), (["p0", "p2", "p3"], "p2"), (["p3"], "p3"), (["p0"], None)],
+)
+@pytest.mark.parametrize("dialect", ["native", "replicate", "openai"])
+def test_a_job_that_names_no_class_is_of_one_that_is_open(
+    classes: list[str], wanted: str | None, dialect: str, admin: Caller, alice: Caller, redis: Redis
+) -> None:
+    admin("PUT", "/v1/admin/tenants/alice", json={"classes": classes})
+    path, body = {
+        "native": ("/v1/jobs", IMAGE_JOB),
+        "replicate": ("/v1/models/genmill/shapes/predictions", {"input": {"prompt": "x"}}),
+        "openai": ("/v1/images/generations", {"prompt": "x"}),
+    }[dialect]
+    answer = alice("POST", path, json=body, headers={"x-stainless-read-timeout": "0.02"})
+    assert answer.status_code == (403 if wanted is None else {"native": 202, "replicate": 201, "openai": 504}[dialect])
+    jobs = alice("GET", "/v1/jobs").json["data"]
+    assert [job["priority"] for job in jobs] == [wanted] * (wanted is not None)
+
+
+def test_a_rotation_in_chunks_keeps_its_grace(admin: Caller, alice: Caller, redis: Redis) -> None:
+    (key_id,) = (key["key_id"] for key in admin("GET", "/v1/admin/keys").json["data"] if key["tenant"] == "alice")
+    sent = {
+        "input_stream": BytesIO(b'{"grace_s": "long"}'), "content_type": "application/json",
+        "environ_overrides": {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"},
+    }  # fmt: skip
+    answer = admin("POST", f"/v1/admin/keys/{key_id}/rotate", **sent)
+    assert (answer.status_code, answer.json["errors"][0]["pointer"]) == (422, "/grace_s")
+
+
 def test_nothing_of_a_job_of_a_closed_class_is_stored(
     admin: Caller, alice: Caller, stored: Callable[[], set[str]]
 ) -> None:
     admin("PUT", "/v1/admin/tenants/alice", json={"classes": ["p3"]})
     before = stored()
-    body = {**IMAGE_JOB, "input": {"prompt": "x", "init_image": data_uri(picture())}}
+    body = {**IMAGE_JOB, "priority": "p1", "input": {"prompt": "x", "init_image": data_uri(picture())}}
     assert alice("POST", "/v1/jobs", json=body, headers={"Idempotency-Key": "k"}).status_code == 403
     assert stored() == before
 

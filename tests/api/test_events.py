@@ -10,6 +10,7 @@ import pytest
 from redis import Redis
 
 from api import desk, streams
+from api.seats import Seats
 from genmill import keys
 from genmill.events import Delta, EventKind, JobEvent, Preview, read_events
 from genmill.registry import load_registry
@@ -216,7 +217,7 @@ def test_a_quiet_stream_says_that_it_is_there(alice: Caller, follow: Follow, mon
 def test_too_many_streams_are_refused_and_give_their_seats_back(
     alice: Caller, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "_seats", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(streams, "_seats", Seats(1))
     job_id = submit(alice, TEXT_JOB)
     alice("HEAD", f"/v1/jobs/{job_id}/events").close()
     follower = follow(job_id)

@@ -11,13 +11,18 @@ import pytest
 from flask import Flask
 from redis import Redis
 
+from api import uploads
+from api.app import create_app
 from api.services import Services
+from genmill import api_keys, keys
 from genmill.links import Links
 from genmill.registry import load_registry
 from genmill.settings import Settings
 from genmill.store import Store
+from scheduler.file_clearing import clear_files
 from tests.api.conftest import IMAGE_JOB, Caller, finish_one
 from tests.api.pictures import bomb, picture
+from tests.conftest import SettingsFactory
 
 SHAPES = load_registry().get("shapes").batch_key
 
@@ -149,7 +154,7 @@ def test_facts_list_and_deletion(alice: Caller, bob: Caller, stored: Callable[[]
 
 
 def test_an_expired_file_is_gone_and_cleared_away(
-    alice: Caller, redis: Redis, stored: Callable[[], set[str]], monkeypatch: pytest.MonkeyPatch
+    alice: Caller, app: Flask, redis: Redis, store: Store, stored: Callable[[], set[str]]
 ) -> None:
     before = stored()
     form = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
@@ -162,7 +167,53 @@ def test_an_expired_file_is_gone_and_cleared_away(
     job = {**IMAGE_JOB, "input": {**IMAGE_JOB["input"], "init_image": f"file:{file_id}"}}
     assert "no such file" in alice("POST", "/v1/jobs", json=job).json["detail"]
     assert alice("GET", "/v1/files").json["data"] == []
+    redis.zadd(keys.PREFIXES["fileshelf"], {f"alice/{file_id}": 1})
+    clear_files(store, app.extensions["genmill"].storage)
     assert stored() == before
+
+
+def test_a_tenant_has_so_many_files(
+    make_settings: SettingsFactory, redis: Redis, stored: Callable[[], set[str]]
+) -> None:
+    app = create_app(make_settings(max_files=2))
+    alice, bob = (Caller(app.test_client(), api_keys.create(redis, name, "test")) for name in ("alice", "bob"))
+    first, _ = (send(alice).json["id"] for _ in range(2))
+    before = stored()
+    refused = send(alice)
+    assert (refused.status_code, refused.json["error"]["code"]) == (429, "limit_reached")
+    assert refused.json["errors"][0] | {"detail": ""} == {
+        "pointer": "/", "detail": "", "limit": "2 files", "value": "2 files",
+    }  # fmt: skip
+    assert stored() == before
+    assert send(bob).status_code == 201
+    assert alice("DELETE", f"/v1/files/{first}").status_code == 204
+    assert send(alice).status_code == 201
+
+
+def test_a_page_reads_no_more_facts_than_it_needs(
+    alice: Caller, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "READ_AT_ONCE", 2)
+    ids = [send(alice, purpose="vision" if number % 3 else "user_data").json["id"] for number in range(7)]
+    redis.delete(keys.file("alice", ids[2]))
+    read: list[str] = []
+    monkeypatch.setattr(uploads, "_facts", lambda *given: read.extend(given[1]) or facts(*given))
+    page = alice("GET", "/v1/files?order=asc&limit=1").json
+    assert ([one["id"] for one in page["data"]], page["has_more"], read) == (ids[:1], True, ids[:2])
+    pages, after = [], ""
+    while page := alice("GET", f"/v1/files?order=asc&limit=2&purpose=vision{after}").json:
+        pages += [one["id"] for one in page["data"]]
+        after = f"&after={page['last_id']}"
+        if not page["has_more"]:
+            break
+    assert pages == [ids[1], ids[4], ids[5]]
+
+
+def send(caller: Caller, **form: str) -> Any:
+    return caller("POST", "/v1/files", data={"content": (BytesIO(picture()), "x.png"), **form})
+
+
+facts = uploads._facts
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from redis import Redis
 
 from api import waiting
+from api.seats import Seats
 from genmill.jobs import JobState
 from genmill.registry import Batching, load_registry
 from genmill.settings import Settings
@@ -103,8 +104,8 @@ def test_prefer_wait_gives_up_in_time(headers: dict[str, str], alice: Caller) ->
 
 
 def test_too_many_waiters_are_answered_at_once(alice: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_seats", threading.BoundedSemaphore(1))
-    with waiting._seats:
+    monkeypatch.setattr(waiting, "_seats", Seats(1))
+    with waiting.seat("bob"):
         started = time.monotonic()
         assert alice("POST", "/v1/jobs", json=TEXT_JOB, headers={"Prefer": "wait=30"}).status_code == 202
         assert time.monotonic() - started < 1

@@ -106,7 +106,7 @@ def test_open_streams_and_long_polls_stop_no_submission(running: Running) -> Non
     address = httpx.URL(running.url)
     with ExitStack() as stack:
         for path in ("/events", "?wait=60"):
-            for _ in range(150):
+            for _ in range(120):
                 connection = stack.enter_context(socket.create_connection((address.host, address.port), timeout=10))
                 request = f"GET /v1/jobs/{job_id}{path} HTTP/1.1\r\nHost: {address.netloc.decode()}\r\n\r\n"
                 connection.sendall(request.encode())
@@ -121,6 +121,17 @@ def test_open_streams_and_long_polls_stop_no_submission(running: Running) -> Non
         httpx.post(f"{running.url}/v1/jobs/{job_id}/cancel")
         connection.settimeout(10)
         assert connection.recv(16).startswith(b"HTTP/1.1 200")  # the last long poll
+
+
+def test_slow_bodies_stop_nobody(running: Running) -> None:
+    address = httpx.URL(running.url)
+    head = f"POST /v1/jobs HTTP/1.1\r\nHost: {address.netloc.decode()}\r\nContent-Type: application/json\r\n"
+    with ExitStack() as stack:
+        for _ in range(40):
+            connection = stack.enter_context(socket.create_connection((address.host, address.port), timeout=10))
+            connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        for _ in range(5):
+            assert httpx.post(f"{running.url}/v1/jobs", json=IMAGE_JOB, timeout=4).status_code == 202
 
 
 def test_a_stream_over_tcp_ends_with_its_job(running: Running) -> None:

@@ -229,10 +229,19 @@ def test_a_retry_after_the_connection_broke_finds_its_job(served: Served, worker
     ids = set(eventually(lambda: len(found := served.store.list_ids("alice", None, 9)) == 2 and found))
     worker.release()
     again = headers | {"x-stainless-retry-count": "1"}
-    time.sleep(1.5)  # both that are gone have noticed
     answers = [httpx.post(url, json=body, headers=again, timeout=10).json()["job_id"] for _ in range(2)]
     assert set(answers) == ids
     assert httpx.post(url, json=body, headers=again, timeout=10).json()["job_id"] not in ids, "its answer was given"
+
+
+def test_equal_calls_of_which_some_are_refused_make_one_job_each(served: Served, worker: PromptWorker) -> None:
+    served.store.limits.set({"queued:alice": 6})
+    served.fleet.scheduler()
+    eventually(lambda: served.redis.hget("gm:lim:now", "queued:alice"))
+    with ThreadPoolExecutor(20) as pool, served.openai(retries=12) as client:
+        calls = [pool.submit(client.images.generate, prompt=CIRCLE) for _ in range(20)]
+        answers: list[Any] = [call.result(60) for call in calls]
+    assert len({answer.job_id for answer in answers}) == 20
 
 
 def test_equal_prompts_on_purpose_are_two_jobs(worker: PromptWorker, openai_client: openai.OpenAI) -> None:

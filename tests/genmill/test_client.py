@@ -82,7 +82,7 @@ def test_submit_sends_key_and_idempotency_key(connect: Connect) -> None:
     assert (job.id, job.state, job.is_done) == ("j1", JobState.QUEUED, False)
     (request,) = server.seen
     assert json.loads(request.content) == {
-        "model": "shapes", "input": {"prompt": "a"}, "priority": "p1", "webhook": "https://x",
+        "model": "shapes", "input": {"prompt": "a"}, "webhook": "https://x",
         "ttl_s": 5, "deadline_s": 7.5, "best_effort": True, "reproducible": True,
         "metadata": {"a": 1},
     }  # fmt: skip

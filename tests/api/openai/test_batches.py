@@ -223,3 +223,13 @@ def test_only_a_retry_finds_the_batch_of_its_first_try(alice: Caller) -> None:
     retry = alice("POST", "/v1/batches", json=body, headers={"x-stainless-retry-count": "1"})
     assert (first.status_code, again.status_code, retry.status_code) == (202, 202, 200)
     assert retry.json["id"] == again.json["id"] != first.json["id"]
+
+
+def test_a_retry_finds_no_batch_of_long_ago(alice: Caller, redis: Redis) -> None:
+    body = {"input_file_id": upload(alice, [row(CHAT)]), "endpoint": CHAT, "completion_window": "24h"}
+    first = alice("POST", "/v1/batches", json=body).json["id"]
+    created_ms: Any = redis.hget(keys.batch(first), "created_ms")
+    redis.hset(keys.batch(first), "created_ms", int(created_ms) - (keys.HELD_TTL_S + 1) * 1000)
+    retries = [alice("POST", "/v1/batches", json=body, headers={"x-stainless-retry-count": "1"}) for _ in range(2)]
+    assert [retry.status_code for retry in retries] == [202, 200]
+    assert retries[0].json["id"] == retries[1].json["id"] != first

@@ -12,7 +12,8 @@ from redis import Redis
 
 from api import waiting
 from api.openai.holding import MOST_HELD_S, _hold_s
-from api.openai.retries import HeldJobs, client_is_gone, is_retry
+from api.openai.retries import Connection, HeldJobs, is_retry
+from api.seats import Seats
 from genmill import keys
 from genmill.errors import GenerationFailed, JobCanceled
 from genmill.store import Outcome, Settlement, Store, Want
@@ -35,15 +36,46 @@ def test_two_retries_find_one_job_each_again_and_again(alice: Caller, held: Held
     ids = [submitted(alice) for _ in range(2)]
     for job_id in ids:
         held.add(job_id)
-    assert [held.take(store) for _ in range(4)] == ids * 2
+        held.leave(job_id)
+    for _ in range(2):
+        assert [held.take(store) for _ in range(2)] == ids
+        for job_id in ids:
+            held.leave(job_id)
     held.remove(ids[0])
-    assert [held.take(store) for _ in range(2)] == [ids[1]] * 2
+    assert held.take(store) == ids[1]
+
+
+def test_a_retry_gets_no_job_whose_client_is_there(alice: Caller, held: HeldJobs, redis: Redis, store: Store) -> None:
+    job_id = submitted(alice)
+    held.add(job_id)
+    retry = HeldJobs(redis, "alice", "hash", sleep=lambda _: held.renew(job_id))
+    assert retry.take(store) is None
+    assert retry.take(store) is None, "not even the next time"
+    retry.leave(job_id)
+    assert redis.exists(keys.attended(job_id)), "it is not the retry's to give away"
+    held.leave(job_id)
+    assert retry.take(store) == job_id
+
+
+def test_a_retry_waits_until_a_mark_that_nobody_renews_is_gone(
+    alice: Caller, held: HeldJobs, redis: Redis, store: Store
+) -> None:
+    job_id = submitted(alice)
+    held.add(job_id)
+    assert 0 < int(redis.ttl(keys.attended(job_id))) <= keys.ATTENDED_TTL_S  # type: ignore[arg-type]
+    retry = HeldJobs(redis, "alice", "hash", sleep=lambda _: redis.delete(keys.attended(job_id)) and None)
+    assert retry.take(store) == job_id
+    held.renew(job_id)
+    held.leave(job_id)
+    mark: Any = redis.get(keys.attended(job_id))
+    assert mark.startswith(retry._holder.encode()), "it is the retry's now"
 
 
 def test_a_job_that_did_not_succeed_is_not_found(alice: Caller, held: HeldJobs, store: Store) -> None:
     failed, canceled, well = (submitted(alice) for _ in range(3))
     for job_id in (failed, canceled, well, "gone"):
         held.add(job_id)
+        held.leave(job_id)
     (claim,) = store.claim("w", ["p1"], [Want(SHAPES, 1)]).claims
     assert claim.job_id == failed
     store.settle([Settlement(failed, claim.fence, Outcome.FAILED)])
@@ -75,24 +107,28 @@ def test_held_for_less_than_the_client_reads(reads_s: str, holds_s: float, app: 
 def test_a_closed_connection_is_seen(app: Flask) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, app.test_request_context(environ_overrides={"gunicorn.socket": ours}):
-        assert not client_is_gone()
+        client = Connection.of_request()
+        ours.settimeout(60)  # as that of an event stream is
+        assert client.is_told
         theirs.send(b"x")  # more of the same connection is no end of it
-        assert not client_is_gone()
+        assert not client.is_gone()
         ours.recv(1)
         theirs.close()
-        assert client_is_gone()
+        assert client.is_gone()
+        assert not client.is_told
     with app.test_request_context():
-        assert not client_is_gone()
+        assert not Connection.of_request().is_gone()
+        assert not Connection.of_request().is_told
 
 
 def test_no_seat_is_503_and_nothing_is_stored(alice: Caller, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_seats", threading.BoundedSemaphore(1))
-    with waiting.seat():
+    monkeypatch.setattr(waiting, "_seats", Seats(1))
+    with waiting.seat("bob"):
         answer = alice("POST", "/v1/completions", json=COMPLETION)
     assert (answer.status_code, answer.json["error"]["code"]) == (503, "too_many_waiting")
     assert answer.headers["Retry-After"] == "2"
     assert not redis.keys("rq:job:*")
-    assert waiting._seats.acquire(blocking=False), "the seat is free again"
+    assert waiting._seats.take("bob") is None, "the seat is free again"
 
 
 def test_a_job_that_outlasts_the_client_is_504_and_found_again(alice: Caller, store: Store) -> None:

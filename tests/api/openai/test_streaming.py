@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
 
 import pytest
 from redis import Redis
 
 from api import streams
+from api.seats import Seats
 from genmill import keys
 from genmill.errors import GenerationFailed
 from genmill.events import Delta
@@ -112,7 +112,7 @@ def test_a_retry_hears_the_job_of_the_stream_that_was_lost(alice: Caller, store:
 def test_no_seat_is_503_and_nothing_is_stored(
     alice: Caller, store: Store, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "_seats", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(streams, "_seats", Seats(1))
     first = begin(alice)
     refused = alice("POST", "/v1/completions", json=BODY)
     assert (refused.status_code, refused.json["error"]["code"]) == (503, "too_many_streams")
@@ -120,4 +120,4 @@ def test_no_seat_is_503_and_nothing_is_stored(
     finish(store, *claim(store))
     first.ended()
     assert alice("POST", "/v1/completions", json={**BODY, "max_tokens": 0}).status_code == 422
-    assert streams._seats.acquire(blocking=False), "a refused body gives its seat back"
+    assert streams._seats.take("bob") is None, "a refused body gives its seat back"
