@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from flask import Flask, Response, g, request
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from api import desk
 from api.services import services
+from genmill import strict_json
 from genmill.errors import FieldFault, InvalidRequest, MalformedJson, UnsupportedMediaType
 
 MAX_WAIT_S = 60.0
@@ -39,7 +39,7 @@ def read_json() -> dict[str, Any]:
     """The body as an object. Raises UnsupportedMediaType, MalformedJson, and werkzeug's 413 before it reads on."""
     _check_type("application/json")
     try:
-        body = json.loads(_bounded_body(), parse_constant=_refuse_constant, parse_float=_finite)
+        body = strict_json.loads(_bounded_body())
     except (ValueError, RecursionError) as err:
         raise _malformed(f"the body is not valid JSON: {err}", "one JSON object") from None
     if not isinstance(body, dict):
@@ -136,17 +136,6 @@ def _add_headers(response: Response) -> Response:
     if services().settings.base_url.startswith("https:"):
         response.headers["Strict-Transport-Security"] = f"max-age={HSTS_S}"
     return response
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {text[:40]} is too large")
-    return number
 
 
 def _malformed(detail: str, limit: str) -> MalformedJson:

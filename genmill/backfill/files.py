@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from genmill.durable_files import write_whole
 
 LONGEST_NAME = 180
 """Bytes; file systems take 255, and a number and a suffix follow."""
@@ -20,13 +20,13 @@ def write_outputs(result: dict[str, Any], folder: Path, fetch: Callable[[str], b
     names. An output that is there in its size, from a run that was killed before it could say so, is left as it is."""
     stem = file_stem(result["custom_id"])
     if "text" in result:
-        _write(folder / f"{stem}.txt", result["text"]["text"].encode("utf-8", "surrogatepass"))
+        write_whole(folder / f"{stem}.txt", result["text"]["text"].encode("utf-8", "surrogatepass"))
         return [f"{stem}.txt"]
     outputs = result["outputs"]
     names = [f"{stem}{f'+{n}' if len(outputs) > 1 else ''}{_suffix(output)}" for n, output in enumerate(outputs)]
     for name, output in zip(names, outputs, strict=True):
         if not _is_there(folder / name, output.get("bytes")):
-            _write(folder / name, fetch(output["url"]))
+            write_whole(folder / name, fetch(output["url"]))
     return names
 
 
@@ -42,31 +42,9 @@ def file_stem(custom_id: str) -> str:
     return stem
 
 
-def sync_folder(folder: Path) -> None:
-    """Names of new files survive a power cut after this."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _suffix(output: dict[str, Any]) -> str:
     return mimetypes.guess_extension(output.get("content_type", "")) or ".bin"
 
 
 def _is_there(path: Path, size: int | None) -> bool:
     return size is not None and path.is_file() and path.stat().st_size == size
-
-
-def _write(path: Path, body: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from genmill.backfill.batch_client import BatchClient
-from genmill.backfill.files import sync_folder, write_outputs
+from genmill.backfill.files import write_outputs
 from genmill.backfill.manifest import Manifest
 from genmill.batches import BatchState
+from genmill.durable_files import sync_folder
 from genmill.errors import GenmillError, NotFound
 from genmill.jobs import JobState
 

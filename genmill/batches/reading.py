@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
+from genmill import strict_json
 from genmill.errors import BodyTooLarge, FieldFault, InvalidRequest, MalformedJson
 
 
@@ -42,23 +41,12 @@ def read_object(line: bytes | None, most_bytes: int) -> dict[str, Any]:
         detail = f"the line is longer than {most_bytes} bytes"
         raise LineTooLong(detail, faults=(FieldFault("/", detail, f"{most_bytes} bytes", f"over {most_bytes} bytes"),))
     try:
-        read = json.loads(line, parse_constant=_refuse_constant, parse_float=_finite)
+        read = strict_json.loads(line)
     except (ValueError, RecursionError) as err:
         raise _malformed(f"the line is not valid JSON: {err}", line) from None
     if not isinstance(read, Mapping):
         raise _malformed(f"the line must be a JSON object, got {type(read).__name__}", line)
     return dict(read)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {text[:40]} is too large")
-    return number
 
 
 def _malformed(detail: str, line: bytes) -> MalformedJson:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import mimetypes
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
+from genmill.durable_files import write_durably
 from genmill.errors import NotFound, StorageUnavailable
 from genmill.storage.port import CHUNK_BYTES, StoredObject, checked_key, is_key
 
@@ -36,10 +36,10 @@ class FolderStorage:
         with _reachable():
             path.parent.mkdir(parents=True, exist_ok=True)
             if _guessed_type(path) != content_type:
-                _write_durably(_type_file(path), content_type.encode())
+                write_durably(_type_file(path), content_type.encode())
             else:
                 _type_file(path).unlink(missing_ok=True)
-            _write_durably(path, body)
+            write_durably(path, body)
 
     def get(self, key: str) -> StoredObject:
         if not is_key(key):
@@ -87,25 +87,6 @@ def _guessed_type(path: Path) -> str:
 
 def _type_file(path: Path) -> Path:
     return path.with_name(f".{path.name}.type")
-
-
-def _write_durably(path: Path, body: bytes) -> None:
-    """Readers see the old file or the new one; after the return the new one survives a power cut."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 @contextmanager

@@ -211,7 +211,7 @@ def test_a_quiet_stream_says_that_it_is_there(alice: Caller, follow: Follow, mon
     follower = follow(job_id)
     eventually(lambda: follower.comments >= 3)
     alice("POST", f"/v1/jobs/{job_id}/cancel")
-    follower.ended()
+    assert follower.ended(), "the end comes after all the silence"
 
 
 def test_too_many_streams_are_refused_and_give_their_seats_back(

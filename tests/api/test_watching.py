@@ -82,7 +82,7 @@ def test_who_comes_later_hears_the_text_from_its_start(store: Store) -> None:
             heard_until(second, lambda heard: heard.deltas[:1] == [Delta(1, 0, "a")])
             store.events.write([(job_id, Delta(1, 1, "b"))], [])
             for watch in (first, second):
-                heard_until(watch, lambda heard: heard.deltas[-1:] == [Delta(1, 1, "b")])
+                assert heard_until(watch, lambda heard: heard.deltas[-1:] == [Delta(1, 1, "b")]).deltas
 
 
 def test_an_end_without_a_result_is_found_by_looking(store: Store, redis: Redis) -> None:

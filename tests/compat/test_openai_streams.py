@@ -105,7 +105,10 @@ def test_a_client_that_goes_away_leaves_its_job(
     (job_id,) = served.store.list_ids("alice", None, 9)
     eventually(lambda: worker.taken)
     worker.release()
-    eventually(lambda: (record := served.store.get(job_id)) and record.state == "succeeded")
+    eventually(lambda: (record := served.store.get(job_id)) and record.state.is_terminal)
+    record = served.store.get(job_id)
+    assert record is not None
+    assert record.state == "succeeded"
 
 
 def test_what_is_refused_is_refused_before_the_stream(served: Served, openai_client: openai.OpenAI) -> None:
