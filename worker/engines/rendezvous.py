@@ -151,8 +151,12 @@ class Hub:
         return bool(waiting)
 
     def _serve_codas(self) -> None:
-        """Codas run when there is nobody to wait for, their forward is full, or the first is out of patience. Those
-        of yielding tasks wait longer while an urgent one takes steps."""
+        """Codas run when there is nobody to wait for, their forward is full, or the first is out of patience. Those of
+        urgent tasks run at once, and by themselves; those of yielding tasks wait longer while an urgent one takes
+        steps."""
+        if urgent := [call for call in self._waiting(Phase.CODA) if call.task.is_urgent]:
+            self._forward(list(batches_of(urgent)))
+            return
         at_work = self._at_work()
         is_last = all(task.phase is Phase.CODA for task in at_work)
         is_urgent = any(task.is_urgent and task.phase is not Phase.CODA for task in at_work)

@@ -190,6 +190,28 @@ def test_codas_wait_for_company_but_not_for_ever() -> None:
     assert decoder.sizes == [2, 1]
 
 
+def test_an_urgent_picture_is_decoded_alone_in_the_turn_of_its_last_step() -> None:
+    meeting = Meeting(coda_patience=9)
+    plan = RowPlan(("sample", "timestep"), ("sample", "timestep"))
+    decoder = Doubler()
+    coda = Site(decoder, "__call__", Phase.CODA, plan, RowCaps(8), torch.device("cpu"))
+
+    def work(steps: int) -> Tensor:
+        sample = torch.ones(1, 3)
+        for _ in range(steps):
+            sample = meeting.call(sample)
+        result: Tensor = meeting.hub.meet(coda, (sample, 0.0), {})
+        return result
+
+    done = [meeting.hub.start(lambda: work(0), is_yielding=True) for _ in range(2)]
+    bulk = meeting.hub.start(lambda: work(30), is_yielding=True)
+    urgent = meeting.hub.start(lambda: work(3), is_urgent=True)
+    for _ in range(2):
+        assert meeting.hub.turn() == []
+    assert meeting.hub.turn() == [urgent]
+    assert (decoder.sizes, list(meeting.hub.tasks)) == ([1], [*done, bulk])
+
+
 def test_all_that_is_due_is_decoded_in_one_turn_however_little_fits_in_a_forward() -> None:
     meeting = Meeting()
     decoder = Doubler()
