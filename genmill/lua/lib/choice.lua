@@ -7,11 +7,22 @@ local function blocked(scope) why = 'limit ' .. scope; return true end
 
 local MOST_HEADS = 1000  -- of a class, looked at for adapters; who stands further back comes as those before are served
 local MOST_SETS = 16  -- of a model and class, that a claim chooses from
+local MOST_OF_TENANT = 4  -- of them, to which the same tenant comes next: nobody hides the others behind many sets
 
 local function is_meant(want, bk)
   for _, name in ipairs(want[7] or {}) do
     if string.find(bk, '+' .. name .. '=', 1, true) then return false end
   end
+  return true
+end
+
+-- Whether a model's family has place for one more set, to which `tenant` comes next; nil where all of its tenants are
+-- at their limits.
+local function has_place(found, prefix, tenant)
+  if not tenant or (found[prefix] or 0) >= MOST_SETS then return false end
+  local share = prefix .. tenant
+  if (found[share] or 0) >= MOST_OF_TENANT then return false end
+  found[prefix], found[share] = (found[prefix] or 0) + 1, (found[share] or 0) + 1
   return true
 end
 
@@ -31,10 +42,10 @@ local function with_sets(classes, wants)
       if not bk then break end
       waiting.at = waiting.at + 1
       local prefix = string.match(bk, '^[^+]*%+') or ''
-      local family, count = families[prefix], found[prefix] or 0
-      if family and not family.known[bk] and count < MOST_SETS and is_meant(family.want, bk)
-        and redis.call('ZCARD', K.act .. class .. ':' .. bk) > 0 then
-        found[prefix], family.known[bk] = count + 1, true  -- once, whichever classes have jobs of it
+      local family = families[prefix]
+      if family and not family.known[bk] and is_meant(family.want, bk)
+        and has_place(found, prefix, redis.call('ZRANGE', K.act .. class .. ':' .. bk, 0, 0)[1]) then
+        family.known[bk] = true  -- once, whichever classes have jobs of it
         all[#all + 1] = {bk, unpack(family.want, 2, 6)}
       end
     end
@@ -97,6 +108,15 @@ end
 local BEHIND_MS = 10000  -- of GPU time for a unit of weight
 local function is_behind(one, other) return least_served(one) + BEHIND_MS < least_served(other) end
 
+-- Sets of one model compete for the same slots, so that a tenant with many does not go before others in all of them.
+local function sooner(one, other)
+  if other and one.model == other.model then
+    if is_behind(one, other) then return true end
+    if is_behind(other, one) then return false end
+  end
+  return earlier(one, other)
+end
+
 -- Stay with resident models until another key's head is overdue, and earlier than all of theirs or of a tenant that is
 -- behind. One for which another model would have to go is chosen only then, and `is_crowded`: nothing can be claimed for
 -- it yet.
@@ -106,8 +126,8 @@ local function choose(wants)
     local option = option_of(want)
     if option and option.is_resident then
       if earlier(option, resident) then resident = option end
-      if earlier(option, best) and has_slots(option) then best = option end
-    elseif option and earlier(option, other) and (option.vd < now_ms or not option.is_crowded) then other = option end
+      if has_slots(option) and sooner(option, best) then best = option end
+    elseif option and sooner(option, other) and (option.vd < now_ms or not option.is_crowded) then other = option end
   end
   local is_overdue = other and not other.is_unpaid and other.vd < now_ms
     and (earlier(other, resident) or is_behind(other, resident))

@@ -96,6 +96,20 @@ def test_many_sets_of_a_tenant_at_its_limit_hide_nobody(
     assert found == [other]
 
 
+def test_many_sets_of_a_tenant_take_no_more_of_the_gpu_than_its_share(
+    store: Store, spec: ModelSpec, submit_with: SubmitWith
+) -> None:
+    for number in range(40):
+        submit_with("crowd", ink=0.01 * (number + 1))
+    submit_with("other", neon=1.0)
+    served = []
+    for _ in range(4):
+        (one,) = store.claim("w", CLASSES, [sets(spec, is_resident=True)]).claims
+        store.settle([Settlement(one.job_id, one.fence, Outcome.FINISHED, {}, gpu_ms=8000.0, run_ms=8000.0)])
+        served.append(one.tenant)
+    assert served == ["crowd", "crowd", "other", "crowd"]
+
+
 def test_sets_leave_nothing_behind_and_share_their_models_pace(
     store: Store, spec: ModelSpec, submit_with: SubmitWith, redis: Redis
 ) -> None:
