@@ -6,6 +6,7 @@ prefixes as the table `K`, so that a key is spelled in one place only.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 
@@ -248,7 +249,9 @@ def tenant_batches(tenant: str) -> str:
     return PREFIXES["batchlist"] + tenant
 
 
-def lua_prelude() -> str:
-    """The table `K` for the Lua files, and the times to live that they share with the rest."""
-    pairs = ", ".join(f"{name}='{part}'" for name, part in (PREFIXES | SUFFIXES).items())
+def lua_prelude(script: str) -> str:
+    """The table `K` for a Lua file, with the keys that it names, and the times to live that it shares with the rest.
+    Raises KeyError where it names one that is not here."""
+    known, named = PREFIXES | SUFFIXES, sorted(set(re.findall(r"\bK\.(\w+)", script)))
+    pairs = ", ".join(f"{name}='{known[name]}'" for name in named)
     return f"local K = {{{pairs}}}\nlocal USAGE_TTL_S, RATE_WINDOW_S = {USAGE_TTL_S}, {RATE_WINDOW_S}\n"

@@ -10,15 +10,15 @@ from redis.commands.core import Script
 
 from genmill import keys
 
-_ENDS = ("base", "lanes", "leases", "dependents", "lines", "spendings", "ends")
+_ENDS = ("base", "lanes", "leases", "dependents", "lines", "usage", "ends")
 
-LIBRARY = (*_ENDS, "foreign", "again", "limits", "usage", "quota", "adopt", "fair", "choice", "take")
+LIBRARY = (*_ENDS, "foreign", "again", "limits", "paces", "quota", "adopt", "fair", "choice", "take")
 """What the scripts share, in the order of definition; each is a file of `lua/lib`."""
 
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "submit": (*_ENDS, "limits", "usage", "quota"),
+    "submit": (*_ENDS, "limits", "paces", "quota"),
     "claim": (*_ENDS, "foreign", "limits", "adopt", "fair", "choice", "take"),
-    "settle": (*_ENDS, "foreign", "again", "usage"),
+    "settle": (*_ENDS, "foreign", "again", "paces"),
     **dict.fromkeys(
         ("cancel", "renew", "reap", "refile", "progress", "attempt", "withdraw", "lead", "publish", "examine", "tidy"),
         LIBRARY,
@@ -35,6 +35,6 @@ def register(redis: Redis) -> dict[str, Script]:
     shared = {name: (folder / "lib" / f"{name}.lua").read_text(encoding="utf-8") for name in LIBRARY}
     scripts = {}
     for name, parts in PARTS.items():
-        text = (folder / f"{name}.lua").read_text(encoding="utf-8")
-        scripts[name] = redis.register_script(keys.lua_prelude() + "".join(shared[part] for part in parts) + text)
+        text = "".join(shared[part] for part in parts) + (folder / f"{name}.lua").read_text(encoding="utf-8")
+        scripts[name] = redis.register_script(keys.lua_prelude(text) + text)
     return scripts
