@@ -29,6 +29,7 @@ from worker.engines.pipelines import (
     call_arguments,
     check_arguments,
     denoiser_of,
+    in_one_place,
     kind_of,
     parameters_of,
     upcast_autoencoder,
@@ -36,7 +37,7 @@ from worker.engines.pipelines import (
 from worker.engines.previews import Sketcher
 from worker.engines.receipts import Place, failed, make_receipt
 from worker.engines.rendezvous import Hub
-from worker.engines.schedulers import make_scheduler
+from worker.engines.schedulers import make_scheduler, with_known_levels
 from worker.engines.shelf import fetch, modules_of, shelve
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class DiffusionEngine:
         self.model_bytes = bytes_of(*self._modules)
         self._components = Components(spec, pipe, self._hub, controlnets, self._memory)
         self._denoiser = self._components.denoiser
-        self._prototypes = build_prototypes(pipe, controlnets)
+        self._prototypes = {key: in_one_place(one) for key, one in build_prototypes(pipe, controlnets).items()}
         self._schedulers: dict[tuple[SchedulerName, bool], Any] = {}
         self._sketcher = Sketcher()
         self._berths: dict[str, Berth] = {}
@@ -241,7 +242,7 @@ class DiffusionEngine:
     def _scheduler(self, name: SchedulerName, *, from_image: bool) -> Any:
         key = (name, from_image)
         if key not in self._schedulers:
-            self._schedulers[key] = make_scheduler(self._pipe.scheduler, name, from_image=from_image)
+            self._schedulers[key] = with_known_levels(make_scheduler(self._pipe.scheduler, name, from_image=from_image))
         return self._schedulers[key]
 
     def _news(self, berth: Berth) -> list[Event]:

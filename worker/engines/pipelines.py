@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -112,6 +114,16 @@ _STARTING_FROM = {
 }
 
 
+def in_one_place(pipe: DiffusionPipeline) -> DiffusionPipeline:
+    """A copy that knows where it runs. The original looks for hooks of offloading in every submodule, several times a
+    call: milliseconds each for a large denoiser. Here a model is on its device as a whole, or not in use."""
+    cls, first = type(pipe), next(denoiser_of(pipe).parameters())
+    own = copy.copy(pipe)
+    place = {"_execution_device": property(lambda _self: first.device), "__module__": cls.__module__}
+    own.__class__ = type(cls.__name__, (cls,), place)
+    return own
+
+
 def upcast_autoencoder(pipe: DiffusionPipeline) -> None:
     """One that overflows in half precision is single for good: each pipeline call would cast it for itself, and back
     under the others that decode in the same turn."""
@@ -134,7 +146,12 @@ def inner_pipelines(pipe: DiffusionPipeline) -> list[DiffusionPipeline]:
 
 
 def parameters_of(pipe: DiffusionPipeline) -> frozenset[str]:
-    return frozenset(inspect.signature(type(pipe).__call__).parameters)
+    return _parameters_of(type(pipe))
+
+
+@cache
+def _parameters_of(cls: type[DiffusionPipeline]) -> frozenset[str]:
+    return frozenset(inspect.signature(cls.__call__).parameters)
 
 
 def check_arguments(pipe: DiffusionPipeline, spec: ModelSpec) -> None:

@@ -134,13 +134,14 @@ class Digests:
 
 
 def _row_form(value: Any, rows: int) -> Hashable:
+    if isinstance(value, Tensor):  # nearly all of them, in each step of each image
+        shape = value.shape
+        if not shape:
+            return "scalar"
+        return (shape[1:], value.dtype) if shape[0] == rows else object()
     match value:
         case None:
             return None
-        case Tensor() if value.dim() == 0:
-            return "scalar"
-        case Tensor() if value.shape[0] == rows:
-            return (value.shape[1:], value.dtype)
         case bool() | int() | float():
             return "scalar"
         case dict():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import diffusers
+from torch import Tensor
 
 from genmill.errors import InvalidJob
 from genmill.inputs import SchedulerName
@@ -57,3 +58,37 @@ def make_scheduler(own: Any, name: SchedulerName, *, from_image: bool = False) -
         # DDIM's default is that of models of pixels; clipped latents lose their colours, and rounding becomes chaos
         return cls.from_config(own.config, clip_sample=False)
     return cls.from_config(own.config)
+
+
+_LEVELS = "_sigma_to_alpha_sigma_t"
+
+
+class _Levels:
+    """Signal and noise of a noise level on the host, which multistep samplers work out anew half a dozen times a step:
+    once for all jobs. Copies of a scheduler share it."""
+
+    MOST = 4096
+
+    def __init__(self, compute: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+        self._compute = compute
+        self._known: dict[float, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, sigma: Tensor) -> tuple[Tensor, Tensor]:
+        if sigma.dim() or sigma.device.type != "cpu":  # to read one from a device would wait for it
+            return self._compute(sigma)
+        level = sigma.item()
+        if level not in self._known:
+            if len(self._known) >= self.MOST:
+                self._known.clear()
+            self._known[level] = self._compute(sigma)
+        return self._known[level]
+
+    def __deepcopy__(self, _memo: object) -> _Levels:
+        return self
+
+
+def with_known_levels(scheduler: Any) -> Any:
+    """The same scheduler, which looks up what depends on the noise level alone."""
+    if hasattr(scheduler, _LEVELS):
+        setattr(scheduler, _LEVELS, _Levels(getattr(scheduler, _LEVELS)))
+    return scheduler

@@ -8,21 +8,26 @@ from typing import Any
 
 from torch import nn
 
+_HOOKS = ("_diffusers_hook", "_hf_hook")
 Intercept = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
 def stand_in(real: nn.Module, intercepts: Mapping[str, Intercept]) -> nn.Module:
-    """An object of a subclass of `real`'s class that shares its `__dict__`: config, dtype, device, weights, hooks
-    and later changes to them are the real ones, `isinstance` holds. The named methods go to their intercept."""
+    """An object of a subclass of `real`'s class that shares its `__dict__`: config, dtype, device, weights and later
+    changes to them are the real ones, `isinstance` holds. The named methods go to their intercept; `modules` shows
+    those that have hooks."""
     cls = type(real)
     methods: dict[str, Any] = {name: _method(intercept) for name, intercept in intercepts.items()}
-    # pipelines look for offloading hooks in all submodules several times per call; the tree stays what it is
-    submodules = tuple(real.modules())
-    methods["modules"] = lambda _self, **_: iter(submodules)
+    # pipelines look for offloading hooks in all submodules several times per call, a microsecond for each without any
+    hooked = tuple(module for module in real.modules() if any(hasattr(module, name) for name in _HOOKS))
+    methods["modules"] = lambda _self, **_: iter(hooked)
     methods["to"] = lambda self, *_, **__: self  # a pipeline that casts it for its own call would cast it for all
     first = next(real.parameters(), None)
     if first is not None:  # moving a module changes its parameters' data, not the parameters
         methods["device"] = property(lambda _self: first.device)
+    typical = next((one for one in real.parameters() if one.dtype == getattr(real, "dtype", None)), None)
+    if typical is not None:
+        methods["dtype"] = property(lambda _self: typical.dtype)
     if hasattr(cls, "cache_context"):
         methods["cache_context"] = _cache_context
     methods |= {"__module__": cls.__module__, "__doc__": cls.__doc__}

@@ -55,7 +55,8 @@ class Task(greenlet):  # type: ignore[misc]  # greenlet has no types
         Each of the two, the caller and the task, keeps its own thread state."""
         self.parent = getcurrent()
         caller_state = ThreadState.now()
-        self.state.apply()
+        if self.state != caller_state:
+            self.state.apply()
         try:
             if interruption is not None:
                 self.throw(interruption)
@@ -63,7 +64,8 @@ class Task(greenlet):  # type: ignore[misc]  # greenlet has no types
                 self.switch(*values)
         finally:
             self.state = ThreadState.now()
-            caller_state.apply()
+            if self.state != caller_state:
+                caller_state.apply()
         self.is_over = self.dead
 
     def end(self) -> None:
