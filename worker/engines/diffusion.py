@@ -242,7 +242,9 @@ class DiffusionEngine:
     def _scheduler(self, name: SchedulerName, *, from_image: bool) -> Any:
         key = (name, from_image)
         if key not in self._schedulers:
-            self._schedulers[key] = with_known_levels(make_scheduler(self._pipe.scheduler, name, from_image=from_image))
+            self._schedulers[key] = with_known_levels(
+                make_scheduler(self._pipe.scheduler, name, from_image=from_image)
+            )
         return self._schedulers[key]
 
     def _news(self, berth: Berth) -> list[Event]:
