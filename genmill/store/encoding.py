@@ -139,7 +139,7 @@ def limit_reached(refusal: Refusal) -> LimitReached:
 
 
 def settle_args(settlement: Settlement) -> list[Any]:
-    """One job's part of settle.lua's arguments."""
+    """One job's part of the arguments, see lib/settling.lua."""
     payload = b64encode(json.dumps(settlement.result).encode()) if settlement.result is not None else ""
     # A traceback holds whatever a job's input held, lone surrogates too.
     exc = b64encode(zlib.compress(settlement.exc.encode("utf-8", "replace"))) if settlement.exc else ""
@@ -164,7 +164,7 @@ def output_bytes(result: object) -> int:
 
 
 def read_claim(row: Sequence[bytes | None], suspect_crashes: int) -> Claim:
-    """One row of claim.lua's answer."""
+    """One row of a claim's answer."""
     job_id, fence, data, origin, tenant, batch_key, vd, postponed, rows, cost, parent, crashes, timeout = (
         b"" if part is None else part for part in row
     )

@@ -11,7 +11,7 @@ from genmill.jobs import Claim
 
 
 class Outcome(StrEnum):
-    """How a running job leaves the worker; see settle.lua."""
+    """How a running job leaves the worker; see lib/settling.lua."""
 
     FINISHED = "finished"
     FAILED = "failed"
@@ -157,7 +157,7 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """`why` tells an empty batch: see claim.lua, or "busy" for a worker that asked for nothing."""
+    """`why` tells an empty batch: see lib/claiming.lua, or "busy" for a worker that asked for nothing."""
 
     claims: tuple[Claim, ...]
     why: str

@@ -12,16 +12,18 @@ from genmill import keys
 
 _ENDS = ("base", "lanes", "leases", "dependents", "lines", "usage", "ends")
 
-LIBRARY = (*_ENDS, "foreign", "again", "limits", "paces", "quota", "adopt", "fair", "choice", "take")
+LIBRARY = (
+    *_ENDS, "foreign", "again", "limits", "paces", "quota", "settling", "adopt", "fair", "choice", "take", "claiming",
+)  # fmt: skip
 """What the scripts share, in the order of definition; each is a file of `lua/lib`."""
 
 PARTS: Mapping[str, tuple[str, ...]] = {
     "submit": (*_ENDS, "limits", "paces", "quota"),
-    "claim": (*_ENDS, "foreign", "limits", "adopt", "fair", "choice", "take"),
-    "settle": (*_ENDS, "foreign", "again", "paces"),
+    "settle": (*_ENDS, "foreign", "again", "paces", "settling"),
+    "turn": tuple(part for part in LIBRARY if part != "quota"),
     **dict.fromkeys(
         ("cancel", "renew", "reap", "refile", "progress", "attempt", "withdraw", "lead", "publish", "examine", "tidy"),
-        LIBRARY,
+        tuple(part for part in LIBRARY if part not in ("settling", "claiming")),
     ),
     **dict.fromkeys(("enroll", "feed", "collect", "conclude", "call_off"), ("base",)),
 }

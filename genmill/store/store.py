@@ -110,21 +110,23 @@ class Store:
         is_empty: bool = True,
     ) -> tuple[list[bool], Claimed]:
         """`settle`, then `claim`, in one round trip. `is_empty`: nothing is on board once these have left."""
+        *before, last = [*encoding.chunks(settlements)] or [()]
+        ends = [part for one in last for part in encoding.settle_args(one)]
         args: list[Any] = [
-                token or uuid.uuid4().hex, worker, json.dumps(list(classes)),
+                len(ends), *ends, token or uuid.uuid4().hex, worker, json.dumps(list(classes)),
                 json.dumps([[w.batch_key, w.slots, *map(int, w[2:6]), w.but] for w in wants]),
                 int(self.settings.lease_s * 1000), self._static_limits, self._class_delays, int(is_empty),
                 self._suspect_crashes(),
             ]  # fmt: skip
-        *verdicts, reply = self._send([*_settle_calls(settlements), ("claim", args)])
-        claims = tuple(encoding.read_claim(row, self._suspect_crashes()) for row in reply[1:])
-        return _are_ours(verdicts), Claimed(claims, reply[0].decode())
+        *verdicts, (last_verdicts, batch) = self._send([*_settle_calls(before), ("turn", args)])
+        claims = tuple(encoding.read_claim(row, self._suspect_crashes()) for row in batch[1:])
+        return _are_ours([*verdicts, last_verdicts]), Claimed(claims, batch[0].decode())
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """Commit ends of runs in one round trip. False where the lease was lost: that commit is refused."""
         if not settlements:
             return []
-        return _are_ours(self._send(_settle_calls(settlements)))
+        return _are_ours(self._send(_settle_calls([*encoding.chunks(settlements)])))
 
     def cancel(self, job_id: str) -> str:
         """Returns 'dequeued', 'interrupting', 'too_late' or 'unknown'."""
@@ -269,11 +271,8 @@ class Store:
         return max(1, self.settings.max_crashes - 1)
 
 
-def _settle_calls(settlements: Sequence[Settlement]) -> list[tuple[str, list[Any]]]:
-    return [
-        ("settle", [part for one in chunk for part in encoding.settle_args(one)])
-        for chunk in encoding.chunks(settlements)
-    ]
+def _settle_calls(chunks: Sequence[Sequence[Settlement]]) -> list[tuple[str, list[Any]]]:
+    return [("settle", [part for one in chunk for part in encoding.settle_args(one)]) for chunk in chunks]
 
 
 def _are_ours(replies: Sequence[Sequence[bytes]]) -> list[bool]:
