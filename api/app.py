@@ -7,6 +7,7 @@ from flask import Flask
 from api import (
     admin,
     batches,
+    deliveries,
     desk,
     events,
     files,
@@ -44,7 +45,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     idempotency.install(app)
     problems.install(app)
     rate_limits.install(app)
-    native = (jobs, events, batches, models, files, outputs, webhooks, usage, admin, health)
+    native = (jobs, events, batches, deliveries, models, files, outputs, webhooks, usage, admin, health)
     for room in (*native, predictions, streaming, owned_models, images, texts):
         app.register_blueprint(room.blueprint)
     return app

@@ -24,6 +24,7 @@ _BATCH_QUERY = (
     parameter("query", "priority", {"$ref": "#/components/schemas/JobClass"}, "With lines: class of those without."),
     parameter("query", "expires_in_s", {"type": "integer", "minimum": 60}, "With lines: seconds that the batch has."),
     parameter("query", "rerun", {"type": "boolean"}, "With lines: run them although an earlier batch has."),
+    parameter("query", "webhook", {"type": "string"}, "With lines: called once the batch has ended, signed."),
 )
 _BATCH_PAGE = (
     parameter("query", "limit", {"type": "integer", "minimum": 1, "maximum": 100}, "Most batches on the page."),

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from threading import BoundedSemaphore
 from typing import Annotated, Any, TypeVar
 
 from flask import Blueprint, Response, jsonify, request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from api import uploads
+from api import desk, uploads
 from api.auth import authenticate
 from api.batch_lines import NativeLines
-from api.batch_views import batch_view, result_view
+from api.batch_views import result_view
 from api.line_streams import lines_response
 from api.openai import batches as openai_batches
 from api.requests import read_json
 from api.services import services
 from api.submission import check_metadata
+from genmill import net
 from genmill.batches import BatchOrder, BatchRecord
 from genmill.batches.parts import NDJSON
 from genmill.batches.results import rows_after
+from genmill.batches.views import batch_view
 from genmill.errors import FieldFault, InvalidRequest, LimitReached, NotFound
 from genmill.keys import JobClass
 from genmill.links import Links
@@ -51,6 +54,7 @@ class BatchOptions(BaseModel):
         description="The batch has so long; then what waits is canceled, and what is done is kept.",
     )  # fmt: skip
     rerun: bool = Field(default=False, description="Run the lines although a batch with the same ones has run them.")
+    webhook: str | None = Field(default=None, description="Called once the batch has ended, signed.")
 
 
 class BatchBody(BatchOptions):
@@ -154,7 +158,8 @@ def _batch_body(raw: Mapping[str, Any]) -> BatchBody:
 def _from_source(body: BatchBody, tenant: str) -> tuple[BatchRecord, bool]:
     if body.resume_of is not None:
         old = services().ledger.own(body.resume_of, tenant)
-        return services().intake.resume(old, _order(body, tenant, body.metadata or old.metadata))
+        order = _order(body, tenant, body.metadata or old.metadata)
+        return services().intake.resume(old, replace(order, webhook=order.webhook or old.webhook))
     if body.file_id is not None:
         chunks = uploads.chunks(body.file_id, tenant, services())
     else:
@@ -165,15 +170,19 @@ def _from_source(body: BatchBody, tenant: str) -> tuple[BatchRecord, bool]:
 def _take_in(
     chunks: Iterable[bytes], options: BatchOptions, tenant: str, metadata: dict[str, str]
 ) -> tuple[BatchRecord, bool]:
-    return services().intake.create(
-        chunks, NativeLines(services(), tenant, options.priority), _order(options, tenant, metadata)
-    )
+    order = _order(options, tenant, metadata)
+    return services().intake.create(chunks, NativeLines(services(), tenant, options.priority), order)
 
 
 def _order(options: BatchOptions, tenant: str, metadata: Any) -> BatchOrder:
+    """Raises UrlNotAllowed."""
+    if options.webhook is not None:
+        with desk.away():  # its host is looked up
+            net.check_url(options.webhook, services().settings, for_webhook=True)
     return BatchOrder(
-        tenant, options.expires_in_s, metadata=metadata, is_rerun=options.rerun, mark=options.priority.value
-    )
+        tenant, options.expires_in_s, metadata=metadata, is_rerun=options.rerun, webhook=options.webhook,
+        mark=options.priority.value,
+    )  # fmt: skip
 
 
 def _import_key(uri: str, tenant: str) -> str:

@@ -9,11 +9,12 @@ from api.requests import idempotency_key
 from genmill.errors import FieldFault, InvalidRequest
 
 HONOURED = frozenset({
-    "jobs.submit_job", "replicate_predictions.create_prediction",
+    "jobs.submit_job", "deliveries.redeliver_job", "deliveries.redeliver_batch",
+    "replicate_predictions.create_prediction",
     "replicate_predictions.create_prediction_of_model", "openai_images.generate_images", "openai_images.edit_image",
     "openai_texts.complete_chat", "openai_texts.complete_prompt",
 })  # fmt: skip
-"""Endpoints that make jobs."""
+"""Endpoints that make jobs, or send a webhook once more."""
 
 
 def install(app: Flask) -> None:

@@ -12,6 +12,8 @@ from api.admin_operations import ADMIN_OPERATIONS, USAGE_OPERATIONS
 from api.batch_lines import LineBody
 from api.batch_operations import BATCH_OPERATIONS
 from api.batches import BatchBody
+from api.deliveries import RedeliverBody
+from api.delivery_operations import DELIVERY_OPERATIONS
 from api.openai.batches import OpenAIBatchBody
 from api.openai.bodies import ChatBody, CompletionBody
 from api.openai.images import ImageBody
@@ -30,7 +32,8 @@ from genmill.registry import Registry
 from genmill.tenants import TenantFacts
 
 ALL_OPERATIONS = (
-    *OPERATIONS, *BATCH_OPERATIONS, *USAGE_OPERATIONS, *ADMIN_OPERATIONS, *REPLICATE_OPERATIONS, *OPENAI_OPERATIONS,
+    *OPERATIONS, *BATCH_OPERATIONS, *DELIVERY_OPERATIONS, *USAGE_OPERATIONS, *ADMIN_OPERATIONS,
+    *REPLICATE_OPERATIONS, *OPENAI_OPERATIONS,
 )  # fmt: skip
 DIALECT_BODIES = (PredictionBody, ImageBody, ChatBody, CompletionBody, OpenAIBatchBody)
 ADMIN_BODIES = (KeyBody, RotationBody, LimitBody, TenantFacts)
@@ -41,7 +44,7 @@ _REF = "#/components/schemas/{model}"
 def document(registry: Registry, base_url: str) -> dict[str, Any]:
 
     schemas: dict[str, Any] = SCHEMAS | REPLICATE_SCHEMAS | OPENAI_SCHEMAS | admin_schemas.SCHEMAS
-    for model in (JobBody, LineBody, BatchBody, ImageInput, TextInput, *DIALECT_BODIES, *ADMIN_BODIES):
+    for model in (JobBody, LineBody, BatchBody, RedeliverBody, ImageInput, TextInput, *DIALECT_BODIES, *ADMIN_BODIES):
         schemas |= _schemas_of(model)
     for name in ("JobBody", "LineBody"):
         schemas[name]["properties"]["input"] = {"anyOf": [_ref("ImageInput"), _ref("TextInput")]}

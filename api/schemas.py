@@ -15,6 +15,7 @@ from genmill.batches import BatchState
 from genmill.events import EventKind
 from genmill.jobs import JobState
 from genmill.registry import Batching
+from genmill.store.callbacks import DeliveryState
 
 _ERROR = _object({"message": _TEXT, "type": _TEXT, "param": _MAYBE_TEXT, "code": _TEXT})
 _FAULT = _object(
@@ -218,6 +219,23 @@ _BATCH_RESULT = {
     "error": {"anyOf": [_object({"code": _TEXT, "message": _TEXT}), {"type": "null"}]},
 }
 
+_DELIVERY = {
+    "id": {"type": "string", "description": "The `webhook-id` of all its attempts."},
+    "object": {"const": "delivery"},
+    "event": {"type": "string", "description": "What it tells of, such as `succeeded`."},
+    "state": {"enum": [state.value for state in DeliveryState]},
+    "attempts": {
+        "type": "array",
+        "description": "The latest 50 of all deliveries, oldest first; `status` is 0 where no answer came.",
+        "items": _object({"attempt": _WHOLE, "status": _WHOLE, "detail": _TEXT, "at": _TEXT}),
+    },
+    "next_attempt_at": _MAYBE_TEXT,
+}
+_REDELIVERY = {
+    "enum": ["queued", "pending", "replayed"],
+    "description": "`pending`: it waits for a worker or is sent now anyway; `replayed`: the Idempotency-Key is known.",
+}
+
 _CANCEL = {"enum": ["dequeued", "interrupting", "too_late", "unknown"]}
 
 _WORKER = {
@@ -243,6 +261,9 @@ SCHEMAS: dict[str, Any] = {
     "Job": _object(_JOB, optional=("text",)),
     "CanceledJob": _object({**_JOB, "cancel": _CANCEL}, optional=("text",)),
     "JobList": _list("Job"),
+    "Delivery": _object(_DELIVERY),
+    "DeliveryList": _list("Delivery"),
+    "Redelivery": _object({**_DELIVERY, "redelivery": _REDELIVERY}),
     "JobEvent": _object(_EVENT, optional=tuple(name for name in _EVENT if name not in ("kind", "attempt"))),
     "Batch": _object(_BATCH | _OPENAI_BATCH, optional=tuple(_OPENAI_BATCH)),
     "CanceledBatch": _object(

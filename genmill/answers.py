@@ -13,6 +13,7 @@ from genmill.errors import (
     Forbidden,
     GenmillError,
     InvalidRequest,
+    LimitReached,
     NotFound,
     OutputExpired,
     StoreUnavailable,
@@ -68,7 +69,10 @@ def error_of(response: httpx.Response) -> GenmillError:
     )
     status = response.status_code
     by_status = _BY_STATUS.get(status, InvalidRequest if 400 <= status < 500 else ApiError)
-    return _classes().get(code, by_status)(detail, faults=faults)
+    error = _classes().get(code, by_status)(detail, faults=faults)
+    if isinstance(error, LimitReached):
+        error.retry_after_s = _asked_s(response.headers.get("retry-after"))
+    return error
 
 
 def _classes() -> dict[str, type[GenmillError]]:
@@ -81,7 +85,12 @@ def _classes() -> dict[str, type[GenmillError]]:
     return found
 
 
+def _asked_s(retry_after: str | None) -> int | None:
+    return int(retry_after) if retry_after is not None and retry_after.isdecimal() else None
+
+
 def _pause_s(number: int, retry_after: str | None) -> float:
-    if retry_after is not None and retry_after.isdecimal():
-        return min(float(retry_after), LONGEST_PAUSE_S)
+    asked_s = _asked_s(retry_after)
+    if asked_s is not None:
+        return min(float(asked_s), LONGEST_PAUSE_S)
     return float(min(0.2 * 2**number, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import mimetypes
-import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -19,16 +15,21 @@ from pydantic import SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from genmill.answers import ApiError, ApiUnreachable, error_of, pause_or_raise
-from genmill.errors import InvalidRequest, OutputExpired
-from genmill.events import JobEvent
-from genmill.following import follow
-from genmill.jobs import JobState
+from genmill.batch_calls import BatchCalls
+from genmill.batch_handle import Batches, BatchHandle
+from genmill.errors import InvalidRequest
+from genmill.job_handle import JobHandle
+from genmill.mapping import Mapped, map_requests
+from genmill.sendable_images import with_images
 
-HOLD_S = 30.0
-"""How long one long poll is held."""
 QUIET_S = 40.0
 """A stream of events says something every 15 seconds."""
-__all__ = ["ApiError", "ApiUnreachable", "Client", "ClientSettings", "JobHandle", "error_of"]
+PAGE = 100
+"""Entries that a list is asked for at once."""
+__all__ = [
+    "ApiError", "ApiUnreachable", "BatchHandle", "Batches", "Client", "ClientSettings", "JobHandle", "Mapped",
+    "error_of",
+]  # fmt: skip
 
 
 class ClientSettings(BaseSettings):
@@ -40,89 +41,14 @@ class ClientSettings(BaseSettings):
     api_key: SecretStr | None = None
 
 
-class JobHandle:
-    """A job as it was when last read; `data` is the whole view of `GET /v1/jobs/{id}`."""
-
-    def __init__(self, client: Client, data: dict[str, Any]) -> None:
-        self._client = client
-        self.data = data
-
-    def __repr__(self) -> str:
-        return f"JobHandle({self.id!r}, {self.state.value})"
-
-    @property
-    def id(self) -> str:
-        return str(self.data["id"])
-
-    @property
-    def state(self) -> JobState:
-        return JobState(self.data["state"])
-
-    @property
-    def is_done(self) -> bool:
-        return self.state.is_terminal
-
-    @property
-    def outputs(self) -> list[dict[str, Any]]:
-        """Images: url, content_type, width, height, bytes; of videos frames and fps, too. Links expire; `refresh`
-        renews them."""
-        return list(self.data["outputs"])
-
-    @property
-    def text(self) -> str | None:
-        return str(self.data["text"]["text"]) if "text" in self.data else None
-
-    @property
-    def error(self) -> dict[str, str] | None:
-        return dict(self.data["error"]) if self.data["error"] else None
-
-    def refresh(self) -> Self:
-        self.data = self._client.call("GET", f"/v1/jobs/{self.id}")
-        return self
-
-    def wait(self, timeout: float | None = None) -> Self:
-        """Return at the job's end, whichever it is. Raises TimeoutError after `timeout` seconds."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self.is_done:
-            left_s = HOLD_S if deadline is None else deadline - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError(f"job {self.id} is still {self.state.value} after {timeout} s")
-            started = time.monotonic()
-            self.data = self._client.hold(self.id, min(left_s, HOLD_S))
-            if not self.is_done and time.monotonic() - started < min(left_s, HOLD_S) / 2:
-                time.sleep(min(1.0, left_s))  # the server had no seat to hold this call in
-        return self
-
-    def events(self) -> Iterator[JobEvent]:
-        """What happens to the job, to its end; goes on by itself after a lost connection. See genmill.following."""
-        yield from follow(self._client, self.id)
-        self.refresh()
-
-    def cancel(self) -> Self:
-        """Ask for the job's cancellation; `data["cancel"]` tells what that did."""
-        self.data = self._client.call("POST", f"/v1/jobs/{self.id}/cancel")
-        return self
-
-    def download(self) -> list[bytes]:
-        """The bytes of every output, in order."""
-        try:
-            return [self._client.fetch(output["url"]) for output in self.outputs]
-        except OutputExpired:
-            return [self._client.fetch(output["url"]) for output in self.refresh().outputs]
-
-    def save(self, folder: Path) -> list[Path]:
-        """Write every output as `<job id>-<n>.<suffix>`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = []
-        for number, (output, body) in enumerate(zip(self.outputs, self.download(), strict=True)):
-            suffix = mimetypes.guess_extension(output.get("content_type", ""), strict=False) or ".bin"
-            paths.append(folder / f"{self.id}-{number}{suffix}")
-            paths[-1].write_bytes(body)
-        return paths
-
-
 class Client:
-    """Thread-safe. Raises the errors of genmill.errors by the problem's code, ApiUnreachable when nobody answers."""
+    """Thread-safe. Raises the errors of genmill.errors by the problem's code, ApiUnreachable when nobody answers.
+
+    >>> with Client(url, api_key) as client:
+    ...     picture = client.submit("shapes", {"prompt": "a red circle on a blue background"}).wait(60).download()[0]
+    >>> picture[:4]
+    b'\\x89PNG'
+    """
 
     def __init__(
         self, base_url: str | None = None, api_key: str | None = None, *, transport: httpx.BaseTransport | None = None
@@ -143,7 +69,20 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Close its connections.
+
+        >>> Client(url, api_key).close()
+        """
         self._http.close()
+
+    @property
+    def batches(self) -> Batches:
+        """Many jobs as the lines of one body or file.
+
+        >>> client.batches.get(batch.id).counts["total"]
+        2
+        """
+        return Batches(BatchCalls(self))
 
     def submit(  # noqa: PLR0913 - one for each field of the body
         self, model: str, input: Mapping[str, Any], *, priority: str | None = None, webhook: str | None = None,  # noqa: A002 - the API's name
@@ -157,9 +96,13 @@ class Client:
         Seconds: a job waits for `ttl_s` at most and should end within `deadline_s`; one that cannot is refused, one
         that still waits then expires, unless `best_effort`. A `reproducible` job shares no forward with others, and
         gives the same bits each time on the same kind of device. `events()` has a text's tokens as they come with
-        `stream`, previews of pictures with `preview`.
+        `stream`, previews of pictures with `preview`. The `webhook` is called once the job has ended.
+
+        >>> job = client.submit("shapes", {"prompt": "a red circle on a blue background", "seed": 7}, priority="p0")
+        >>> job.wait(60).outputs[0]["content_type"]
+        'image/png'
         """
-        body: dict[str, Any] = {"model": model, "input": _with_images(input)}
+        body: dict[str, Any] = {"model": model, "input": with_images(input)}
         more = {
             "priority": priority, "webhook": webhook, "ttl_s": ttl_s, "deadline_s": deadline_s,
             "best_effort": best_effort or None, "reproducible": reproducible or None,
@@ -170,53 +113,136 @@ class Client:
         headers = {"idempotency-key": f'"{idempotency_key or uuid.uuid4().hex}"'}
         return JobHandle(self, self.call("POST", "/v1/jobs", json=body, headers=headers))
 
+    def map(
+        self, requests: Iterable[Mapping[str, Any]], *, concurrency: int = 16, ordered: bool = True,
+        timeout: float | None = None, patience_s: float = 300.0,
+    ) -> Iterator[Mapped]:  # fmt: skip
+        """Submit each request (a mapping of what `submit` takes) and wait for its job, `concurrency` of them at once,
+        64 at most. Results come in the requests' order, or with `ordered=False` as jobs end.
+
+        The iterable is read as room comes: at most `concurrency` requests are read whose result is not yielded yet, so
+        it may be endless. What fails ends no other and is a result as well: see Mapped. A request is submitted once,
+        however often the call is repeated: a quota that is used up (429) and a server that is away (503) are waited
+        for, as their Retry-After says, up to `patience_s`. A job is waited for up to `timeout` seconds.
+
+        >>> prompts = ["a red circle", "a blue square"]
+        >>> requests = ({"model": "captions", "input": {"prompt": prompt, "max_tokens": 4}} for prompt in prompts)
+        >>> [mapped.result().state.value for mapped in client.map(requests, concurrency=2)]
+        ['succeeded', 'succeeded']
+        """
+        return map_requests(
+            self, requests, concurrency=concurrency, is_ordered=ordered, timeout_s=timeout, patience_s=patience_s
+        )
+
     def job(self, job_id: str) -> JobHandle:
+        """Raises JobNotFound.
+
+        >>> client.job(job.id).state.value
+        'succeeded'
+        """
         return JobHandle(self, self.call("GET", f"/v1/jobs/{job_id}"))
 
     def jobs(self, *, state: str | None = None, model: str | None = None, limit: int = 20) -> list[JobHandle]:
-        """Your jobs, newest first, over as many pages as `limit` needs."""
-        found: list[JobHandle] = []
-        query = {"state": state, "model": model, "after": None}
+        """Your jobs, newest first, over as many pages as `limit` needs.
+
+        >>> {one.data["model"] for one in client.jobs(state="succeeded", model="captions", limit=5)}
+        {'captions'}
+        """
+        query = {name: value for name, value in (("state", state), ("model", model)) if value is not None}
+        return [JobHandle(self, data) for data in self.pages("/v1/jobs", query, limit)]
+
+    def pages(self, path: str, query: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
+        """The first `limit` entries of a list, over as many pages as they need.
+
+        >>> len(client.pages("/v1/jobs", {"state": "succeeded"}, 2))
+        2
+        """
+        found, after = list[dict[str, Any]](), dict[str, str]()
         while len(found) < limit:
-            params = {name: value for name, value in query.items() if value is not None}
-            page = self.call("GET", "/v1/jobs", params={**params, "limit": min(100, limit - len(found))})
-            found += [JobHandle(self, data) for data in page["data"]]
+            params = {**query, **after, "limit": min(PAGE, limit - len(found))}
+            page = self.call("GET", path, params=params)
+            found += page["data"]
             if not page["has_more"]:
                 break
-            query["after"] = page["after"]
+            after = {"after": page["after"]}
         return found
 
     def models(self) -> list[dict[str, Any]]:
+        """
+        >>> [(model["id"], model["kind"]) for model in client.models()]
+        [('shapes', 'image'), ('captions', 'text')]
+        """
         return list(self.call("GET", "/v1/models")["data"])
 
     def status(self) -> dict[str, Any]:
+        """Queues and workers of the fleet, now.
+
+        >>> client.status()["is_suspended"]
+        False
+        """
         return self.call("GET", "/v1/status")
 
     def webhook_secret(self) -> str:
+        """What your receiver verifies signatures with.
+
+        >>> client.webhook_secret()
+        'whsec_...'
+        """
         return str(self.call("GET", "/v1/webhooks/default/secret")["key"])
 
+    def redeliver(self, path: str, delivery_id: str | None = None) -> dict[str, Any]:
+        """Send a webhook of the job or batch at this path once more, once however often the call is repeated.
+
+        >>> client.redeliver(f"/v1/jobs/{told.id}")["event"]
+        'succeeded'
+        """
+        body = {} if delivery_id is None else {"delivery_id": delivery_id}
+        headers = {"idempotency-key": f'"{uuid.uuid4().hex}"'}
+        return self.call("POST", f"{path}/redeliver", json=body, headers=headers)
+
     def hold(self, job_id: str, wait_s: float) -> dict[str, Any]:
-        """The job at its end, or as it is after `wait_s`."""
+        """The job at its end, or as it is after `wait_s`.
+
+        >>> client.hold(job.id, 5)["state"]
+        'succeeded'
+        """
         timeout = httpx.Timeout(wait_s + 15, connect=5)
         return self.call("GET", f"/v1/jobs/{job_id}", params={"wait": f"{wait_s:.2f}"}, timeout=timeout)
 
     def open_events(self, job_id: str, last_id: str) -> AbstractContextManager[httpx.Response]:
-        """The stream of a job's events behind `last_id`; one try, whatever comes of it."""
+        """The stream of a job's events behind `last_id`; one try, whatever comes of it.
+
+        >>> with client.open_events(job.id, "") as stream:
+        ...     stream.headers["content-type"]
+        'text/event-stream...'
+        """
         headers = self._auth | ({"last-event-id": last_id} if last_id else {})
         timeout = httpx.Timeout(QUIET_S, connect=5)
         return self._http.stream("GET", f"/v1/jobs/{job_id}/events", headers=headers, timeout=timeout)
 
     def fetch(self, url: str) -> bytes:
-        """What lies under a signed link. The API key is not sent along."""
+        """What lies under a signed link. The API key is not sent along.
+
+        >>> len(client.fetch(picture.outputs[0]["url"])) == picture.outputs[0]["bytes"]
+        True
+        """
         return self._answer("GET", url, {}).content
 
     def lines(self, path: str, **options: Any) -> list[dict[str, Any]]:
-        """What a GET answers as lines of JSON."""
+        """What a GET answers as lines of JSON.
+
+        >>> [row["seq"] for row in client.lines(f"/v1/batches/{batch.id}/results")]
+        [1, 2]
+        """
         answer = self._answer("GET", path, {"headers": self._auth, **options})
         return [json.loads(row) for row in answer.content.splitlines()]
 
     def call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        """One call of the API, repeated while that may help; the JSON of its answer."""
+        """One call of the API, repeated while that may help; the JSON of its answer.
+
+        >>> client.call("GET", "/v1/models/shapes")["id"]
+        'shapes'
+        """
         headers = {**self._auth, **options.pop("headers", {})}
         answer: dict[str, Any] = self._answer(method, path, {"headers": headers, **options}).json()
         return answer
@@ -241,24 +267,3 @@ def _checked(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidRequest(f"the API's address must be such as http://127.0.0.1:8080, got {url!r}")
     return url.rstrip("/")
-
-
-def _with_images(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Images that are files here go along as data URIs."""
-    filled = dict(given)
-    for name in ("init_image", "mask_image"):
-        if filled.get(name) is not None:
-            filled[name] = _sendable(filled[name])
-    control = filled.get("control")
-    if isinstance(control, Mapping) and control.get("image") is not None:
-        filled["control"] = {**control, "image": _sendable(control["image"])}
-    return filled
-
-
-def _sendable(image: Any) -> Any:
-    is_reference = isinstance(image, str) and image.startswith(("data:", "http://", "https://", "file:"))
-    if is_reference or not isinstance(image, str | Path):
-        return image
-    path = Path(image)
-    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"

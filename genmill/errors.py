@@ -6,7 +6,6 @@ Every error that a client can see carries `code` (stable, for programs), `status
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -123,6 +122,12 @@ class DeadlineUnmeetable(InvalidRequest):
     """The job cannot end before its deadline."""
 
     code = "deadline_unmeetable"
+
+
+class NothingToDeliver(InvalidRequest):
+    """No webhook of this was due, so none can be sent once more."""
+
+    code = "nothing_to_deliver"
 
 
 class Unauthorized(GenmillError):
@@ -288,10 +293,3 @@ class FunctionNotAllowed(JobFailure):
     """The job names a function that this worker does not run."""
 
     code, is_retryable = "function_not_allowed", False
-
-
-def failure_of(error: Mapping[str, str] | None) -> JobFailure:
-    """The failure that a stored job tells of: the class with its code, with its own message."""
-    told = error or {}
-    kinds = {kind.code: kind for kind in JobFailure.__subclasses__()}
-    return kinds.get(told.get("code", ""), JobFailure)(told.get("message"))

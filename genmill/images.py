@@ -32,13 +32,31 @@ _BROKEN = (
 
 def decode_image(body: bytes, settings: Settings, pointer: str = "/input/init_image") -> Image.Image:
     """PNG, JPEG or WebP bytes to an RGB image, upright, first frame. Raises InvalidImage naming limit and value."""
+    upright = _upright(body, settings, pointer)
+    return _on_white(upright) if upright.has_transparency_data else upright.convert("RGB")
+
+
+def mask_of_alpha(body: bytes, settings: Settings, pointer: str) -> Image.Image:
+    """A mask that tells by transparency what is painted anew, in shades of grey: what is transparent is white. Raises
+    InvalidImage, also where nothing is transparent."""
+    upright = _upright(body, settings, pointer)
+    alpha = upright.convert("RGBA").getchannel("A") if upright.has_transparency_data else None
+    if alpha is None or alpha.getextrema()[0] == 255:
+        limit, value = "transparent pixels where it is painted anew", "none"
+        raise _fault(
+            pointer, f"nothing of the mask is transparent, so nothing would be painted; {limit}", limit, value
+        )
+    return ImageOps.invert(alpha)
+
+
+def _upright(body: bytes, settings: Settings, pointer: str) -> Image.Image:
+    """Decoded, first frame. Raises InvalidImage."""
     header = open_header(body, settings, pointer)
     try:
         header.load()
-        upright = ImageOps.exif_transpose(header)
+        return ImageOps.exif_transpose(header)
     except _BROKEN as err:
         raise _fault(pointer, f"the image is cut short or broken: {err}") from None
-    return _on_white(upright) if upright.has_transparency_data else upright.convert("RGB")
 
 
 def open_header(body: bytes, settings: Settings, pointer: str) -> Image.Image:

@@ -65,6 +65,9 @@ TRANSITIONS: Mapping[tuple[JobState | None, str], JobState] = {
     (JobState.FAILED, "requeue"): JobState.QUEUED,
     (JobState.EXPIRED, "requeue"): JobState.QUEUED,
     (JobState.CANCELED, "requeue"): JobState.QUEUED,
+    (JobState.SUCCEEDED, "redeliver"): JobState.QUEUED,
+    (JobState.FAILED, "redeliver"): JobState.QUEUED,
+    (JobState.CANCELED, "redeliver"): JobState.QUEUED,
 }
 """(state before, event) -> state after; docs/states.md draws this table."""
 
@@ -175,6 +178,13 @@ class JobRecord:
 
 def error_json(error: JobFailure) -> str:
     return json.dumps({"code": error.code, "message": error.detail})
+
+
+def failure_of(error: Mapping[str, str] | None) -> JobFailure:
+    """The failure that a stored job tells of: the class with its code, with its own message."""
+    told = error or {}
+    kinds = {kind.code: kind for kind in JobFailure.__subclasses__()}
+    return kinds.get(told.get("code", ""), JobFailure)(told.get("message"))
 
 
 def pack_call(function: str, args: list[Any], kwargs: Mapping[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Webhook deliveries: many at once in threads, signed, retried on a schedule, logged for each job."""
+"""Webhook deliveries: many at once in threads, signed, retried on a schedule, logged for each job and batch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from redis.exceptions import RedisError
 from standardwebhooks import Webhook
 
 from genmill import keys, net
+from genmill.batches import Ledger
+from genmill.batches.records import BATCH_ID
+from genmill.batches.views import batch_view
 from genmill.errors import DeliveryFailed, GenmillError
 from genmill.jobs import Claim, Dialect
 from genmill.links import Links
@@ -56,9 +59,10 @@ def signed_headers(message_id: str, body: bytes, secret: str, at: datetime) -> d
 
 
 def message_body(event: str, view: dict[str, Any], at: datetime) -> bytes:
-    """`{type, timestamp, data}` of at most 20 kB: what a receiver can fetch by the id goes first when it is more."""
+    """`{type, timestamp, data}` of at most 20 kB: what a receiver can fetch by the id goes first when it is more.
+    `event` is such as job.succeeded."""
     data = dict(view)
-    message = {"type": f"job.{event}", "timestamp": at.isoformat(), "data": data}
+    message = {"type": event, "timestamp": at.isoformat(), "data": data}
     return _fitted(message, data, ("input", "metadata", "text", "outputs"))
 
 
@@ -85,6 +89,7 @@ class DeliveryStation:
 
     def __init__(self, store: Store, settings: Settings, links: Links) -> None:
         self._store, self._settings, self._links = store, settings, links
+        self._ledger = Ledger(store.redis, settings)
         self._pool = ThreadPoolExecutor(settings.callback_slots, thread_name_prefix="deliver")
         self._sending: dict[str, Future[StationEvent]] = {}
 
@@ -130,7 +135,7 @@ class DeliveryStation:
         if 200 <= status < 300:
             return Returned(claim.job_id, {"status": status, "attempt": attempt.number})
         error = DeliveryFailed(f"{attempt.url.split('?')[0]}: {detail}")
-        delay_s = None if status == GONE else self._next_delay(attempt.number, retry_after_s)
+        delay_s = None if status == GONE else self._next_delay(attempt.number - attempt.before, retry_after_s)
         if delay_s is None:
             return Failed(claim.job_id, error)
         return Postponed(claim.job_id, delay_s, error)
@@ -141,17 +146,26 @@ class DeliveryStation:
     def _body(self, claim: Claim) -> bytes:
         """What a first attempt sends. Raises RedisError; empty after a fault of ours, for the attempt to tell of."""
         try:
-            job_id, event = claim.call[1]
-            record = self._store.get(job_id)
-            if record is not None and record.dialect is Dialect.REPLICATE:
-                return prediction_body(prediction_view(record, self._links))
-            view: dict[str, Any] = {"id": job_id} if record is None else job_view(record, self._links)
-            return message_body(event, view, datetime.now(UTC))
+            about, event = claim.call[1]
+            return self._batch_body(about, event) if BATCH_ID.fullmatch(about) else self._job_body(about, event)
         except RedisError:
             raise
         except Exception:  # the edge of a delivery's thread: a fault of ours must not skip the schedule
             log.exception("message of delivery %s", claim.job_id)
             return b""
+
+    def _job_body(self, job_id: str, event: str) -> bytes:
+        record = self._store.get(job_id)
+        if record is not None and record.dialect is Dialect.REPLICATE:
+            return prediction_body(prediction_view(record, self._links))
+        view: dict[str, Any] = {"id": job_id} if record is None else job_view(record, self._links)
+        return message_body(f"job.{event}", view, datetime.now(UTC))
+
+    def _batch_body(self, batch_id: str, event: str) -> bytes:
+        """Nothing of an ended batch runs any more."""
+        record, now_ms = self._ledger.read(batch_id), self._ledger.now_ms()
+        view: dict[str, Any] = {"id": batch_id} if record is None else batch_view(record, 0, now_ms, self._links)
+        return message_body(f"batch.{event}", view, datetime.now(UTC))
 
     def _send(self, claim: Claim, attempt: Attempt) -> tuple[int, float | None, str]:
         """(HTTP status or 0, Retry-After, one line about it)."""

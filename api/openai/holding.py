@@ -19,8 +19,8 @@ from api.requests import idempotency_key
 from api.services import services
 from api.submission import Manner, body_hash, submit
 from api.waiting import seat, wait_seated
-from genmill.errors import StillRunning, TooBusy, failure_of
-from genmill.jobs import Dialect, JobRecord, JobState
+from genmill.errors import StillRunning, TooBusy
+from genmill.jobs import Dialect, JobRecord, JobState, failure_of
 
 MOST_HELD_S = 600.0
 """The client's own default; also what a client gets that does not say how long it reads."""

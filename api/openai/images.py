@@ -16,6 +16,7 @@ from api.openai.rules import NAMES, Rules, model_for
 from api.requests import read_form, read_json
 from api.services import services
 from genmill.errors import FieldFault, InvalidRequest
+from genmill.images import as_png, decode_image, mask_of_alpha
 from genmill.jobs import JobRecord
 from genmill.registry import ModelKind, invalid_request
 
@@ -35,9 +36,11 @@ RULES = Rules(
 
 NAMES_OF_IMAGES = {
     **NAMES, "/input/num_images": "/n", "/input/width": "/size", "/input/height": "/size",
-    "/input/init_image": "/image",
+    "/input/init_image": "/image", "/input/mask_image": "/mask",
 }  # fmt: skip
 
+MASKED_STRENGTH = 1.0
+"""Of an edit with a mask that gives none: what is masked is made anew, whatever was there."""
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 
 blueprint = Blueprint("openai_images", __name__)
@@ -67,8 +70,14 @@ def generate_images() -> Response:
 def edit_image() -> Response:
     tenant = authenticate()
     read_form()
-    body = _read({**request.form.to_dict(), **dict.fromkeys(_other_files(), "a file")})
-    return _images(body, {"init_image": _image_uri()}, tenant)
+    image = _edited_image()
+    given = {"init_image": _data_uri(image)}
+    if (mask := _mask_for(image)) is not None:
+        given["mask_image"] = _data_uri(mask)
+    form: dict[str, Any] = {**request.form.to_dict(), **dict.fromkeys(_other_files(), "a file")}
+    if mask is not None:
+        form.setdefault("strength", MASKED_STRENGTH)
+    return _images(_read(form), given, tenant)
 
 
 def image_body(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,16 +136,38 @@ def _size(size: str | None) -> dict[str, int]:
     return {"width": int(found[1]), "height": int(found[2])}
 
 
-def _image_uri() -> str:
-    """The one image of the form, as a data URI; what it holds is told from its bytes, later."""
-    images = [*request.files.getlist("image"), *request.files.getlist("image[]")]
-    if len(images) != 1:
-        raise _fault("/image", f"one image is edited at a time, got {len(images)}", "1 file", f"{len(images)} files")
-    return f"data:application/octet-stream;base64,{base64.b64encode(images[0].read()).decode()}"
+def _edited_image() -> bytes:
+    """The one image of the form; what it holds is told from its bytes, later."""
+    given = [*request.files.getlist("image"), *request.files.getlist("image[]")]
+    if len(given) != 1:
+        raise _fault("/image", f"one image is edited at a time, got {len(given)}", "1 file", f"{len(given)} files")
+    body: bytes = given[0].read()
+    return body
+
+
+def _mask_for(image: bytes) -> bytes | None:
+    """The form's mask as a native one, PNG bytes: transparent there is white here. Raises InvalidRequest."""
+    if "mask" in request.form or len(masks := request.files.getlist("mask")) > 1:
+        raise _fault(
+            "/mask", "mask must be one file, an image that is transparent where it is painted", "1 file", "other"
+        )
+    if not masks:
+        return None
+    settings = services().settings
+    mask = mask_of_alpha(masks[0].read(), settings, "/mask")
+    size = decode_image(image, settings, "/image").size
+    if mask.size != size:
+        limit, value = f"{size[0]}x{size[1]}", f"{mask.width}x{mask.height}"
+        raise _fault("/mask", f"the mask must have the size of the image, {limit}, got {value}", limit, value)
+    return as_png(mask)
+
+
+def _data_uri(body: bytes) -> str:
+    return f"data:application/octet-stream;base64,{base64.b64encode(body).decode()}"
 
 
 def _other_files() -> set[str]:
-    return set(request.files) - {"image", "image[]"}
+    return set(request.files) - {"image", "image[]", "mask"}
 
 
 def _read(raw: Mapping[str, Any]) -> ImageBody:

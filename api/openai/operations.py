@@ -34,7 +34,12 @@ _EDIT = {
         "schema": {
             "type": "object",
             "properties": {
-                "image": {"type": "string", "format": "binary"}, "prompt": {"type": "string"},
+                "image": {"type": "string", "format": "binary"},
+                "mask": {
+                    "type": "string", "format": "binary",
+                    "description": "As large as the image; where it is transparent, the image is painted anew.",
+                },
+                "prompt": {"type": "string"},
                 "model": {"type": "string"}, "n": {"type": "integer"}, "size": {"type": "string"},
                 "response_format": {"enum": ["url", "b64_json"]}, "strength": {"type": "number"},
             },

@@ -20,9 +20,9 @@ from api.problems import error_object
 from api.services import Services, services
 from api.streams import STILL_HERE, followed, stream_of
 from api.submission import body_hash
-from genmill.errors import GenmillError, JobDeleted, TextChanged, TooBusy, failure_of
+from genmill.errors import GenmillError, JobDeleted, TextChanged, TooBusy
 from genmill.events import EventKind, JobEvent, Place
-from genmill.jobs import JobRecord, JobState
+from genmill.jobs import JobRecord, JobState, failure_of
 
 DONE = "data: [DONE]\n\n"
 

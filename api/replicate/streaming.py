@@ -15,9 +15,9 @@ from api.continuation import Continuation
 from api.lookup import own_job
 from api.services import Services, services
 from api.streams import HELLO, STILL_HERE, followed, stream_of
-from genmill.errors import GenmillError, JobDeleted, TextChanged, failure_of
+from genmill.errors import GenmillError, JobDeleted, TextChanged
 from genmill.events import EventKind, JobEvent, Place
-from genmill.jobs import JobRecord, JobState
+from genmill.jobs import JobRecord, JobState, failure_of
 from genmill.predictions import progress_line
 
 LINE_ENDS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from genmill.backfill.batch_client import BatchClient
 from genmill.backfill.files import write_outputs
 from genmill.backfill.manifest import Manifest
+from genmill.batch_calls import BatchCalls
 from genmill.batches import BatchState
 from genmill.durable_files import sync_folder
 from genmill.errors import GenmillError, NotFound
@@ -43,6 +43,7 @@ class BackfillOptions:
     downloads: int = 8
     patience_s: float = 300.0
     is_again: bool = False
+    webhook: str | None = None
 
 
 class Backfill:
@@ -50,7 +51,7 @@ class Backfill:
     what is written."""
 
     def __init__(
-        self, batches: BatchClient, manifest: Manifest, folder: Path, options: BackfillOptions, watcher: Watcher
+        self, batches: BatchCalls, manifest: Manifest, folder: Path, options: BackfillOptions, watcher: Watcher
     ) -> None:
         self._batches, self._manifest, self._folder = batches, manifest, folder
         self._options, self._watcher = options, watcher
@@ -67,8 +68,8 @@ class Backfill:
         """The batch of the manifest, or a new one. After a kill before it stands there, the next run gets the same."""
         known = self._manifest.batch_id
         if known is None:
-            priority, expires_in_s = self._options.priority, self._options.expires_in_s
-            batch = self._patiently(self._batches.create, source, priority, expires_in_s)
+            asked = self._options
+            batch = self._patiently(self._batches.create, source, asked.priority, asked.expires_in_s, asked.webhook)
         elif self._options.is_again:
             batch = self._patiently(self._batches.resume, known)
         else:

@@ -7,7 +7,8 @@ from genmill.batches.intake import BatchOrder, Intake, LineParser, Place
 from genmill.batches.ledger import Ledger
 from genmill.batches.lines import Line
 from genmill.batches.parts import LineParts, ResultParts
-from genmill.batches.records import BatchRecord, BatchState
+from genmill.batches.records import BatchRecord
+from genmill.batches.states import BatchState
 
 __all__ = [
     "BatchOrder", "BatchRecord", "BatchState", "Intake", "Ledger", "Line", "LineParser", "LineParts", "Place",

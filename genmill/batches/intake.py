@@ -55,6 +55,7 @@ class BatchOrder:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
     is_rerun: bool = False
+    webhook: str | None = None
     mark: str = ""
     """Whatever else tells batches with the same lines apart, such as their default class."""
 
@@ -71,23 +72,31 @@ class Intake:
         """Returns (the batch, whether it is new): of the same lines that run, or ran without a failure, there is one.
         Where they ran with failures, or were called off, the new batch has the lines that did not succeed.
 
-        Raises BatchInvalid with numbered faults, BodyTooLarge, LimitReached, StorageUnavailable.
+        Raises BatchInvalid with numbered faults, BodyTooLarge, LimitReached, StorageUnavailable, InvalidRequest.
         """
         with self._cleared_unless_kept() as draft:
             total, digest = self._store(chunks, parse, draft, order)
             enrolment = self._enroll(draft, order, total, digest)
         if enrolment.is_unfinished:
             return self.resume(self._ledger.own(enrolment.batch_id, order.tenant), order)
-        return self._ledger.own(enrolment.batch_id, order.tenant), enrolment.is_new
+        return self._taken_in(enrolment, order)
 
     def resume(self, old: BatchRecord, order: BatchOrder) -> tuple[BatchRecord, bool]:
         """A batch of the lines of `old` that have not succeeded; `old` itself while it runs, or when none are left."""
         if not old.state.is_terminal or old.succeeded == old.total:
-            return old, False
+            return self._taken_in(Enrolment(old.batch_id, is_new=False), order)
         with self._cleared_unless_kept() as draft:
             total = self._store_rest(old, draft)
             enrolment = self._enroll(draft, replace(order, is_rerun=False), total, old.body, old)
-        return self._ledger.own(enrolment.batch_id, order.tenant), enrolment.is_new
+        return self._taken_in(enrolment, order)
+
+    def _taken_in(self, enrolment: Enrolment, order: BatchOrder) -> tuple[BatchRecord, bool]:
+        """Raises InvalidRequest where the batch that there is would call another webhook than the one asked for."""
+        record = self._ledger.own(enrolment.batch_id, order.tenant)
+        if order.webhook is not None and record.webhook != order.webhook:
+            detail = f"{record.batch_id} has these lines already, and {'another' if record.webhook else 'no'} webhook"
+            raise InvalidRequest(detail, faults=(FieldFault("/webhook", detail, "that of the batch", "another"),))
+        return record, enrolment.is_new
 
     @contextmanager
     def _cleared_unless_kept(self) -> Iterator[_Draft]:
@@ -154,7 +163,7 @@ class Intake:
         fields = {
             "total": total, "kind": order.kind, "resume_of": old.batch_id if old else "",
             "skipped": old.total + old.skipped - total if old else 0, "metadata": json.dumps(dict(order.metadata)),
-            "about": json.dumps(dict(order.about)),
+            "about": json.dumps(dict(order.about)), "hook": order.webhook or "",
         }  # fmt: skip
         with draft.kept_unless_refused():
             enrolment = self._ledger.enroll(

@@ -11,7 +11,8 @@ from redis import Redis
 
 from genmill import keys
 from genmill.batches.parts import RESULTS_A_PART
-from genmill.batches.records import BATCH_ID, PLAIN_FIELDS, BatchRecord, BatchState, job_id_of, record_from_hash
+from genmill.batches.records import BATCH_ID, PLAIN_FIELDS, BatchRecord, job_id_of, record_from_hash
+from genmill.batches.states import BatchState
 from genmill.errors import BatchNotFound, FieldFault, LimitReached, StorageUnavailable
 from genmill.settings import Settings
 from genmill.store import scripts

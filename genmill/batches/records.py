@@ -1,4 +1,4 @@
-"""The batch as everybody reads it: its states, its counts, its pace."""
+"""The batch as everybody reads it: its counts, its pace."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
+from genmill.batches.states import BatchState
 from genmill.jobs import new_job_id
 
 BATCH_ID = re.compile(r"batch_[0-9a-z]{26}")
@@ -21,25 +21,6 @@ PLAIN_FIELDS = (
 """Of a record, all that is short."""
 
 
-class BatchState(StrEnum):
-    """In the words of OpenAI's batches. `expiring` drains as `cancelling` does."""
-
-    IN_PROGRESS = "in_progress"
-    CANCELLING = "cancelling"
-    EXPIRING = "expiring"
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
-
-    @property
-    def is_terminal(self) -> bool:
-        return self in (BatchState.COMPLETED, BatchState.CANCELLED, BatchState.EXPIRED)
-
-    @property
-    def is_draining(self) -> bool:
-        return self in (BatchState.CANCELLING, BatchState.EXPIRING)
-
-
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
     """A stored batch. Times in Unix milliseconds.
@@ -47,7 +28,7 @@ class BatchRecord:
     `fed`: lines that have a job, or a fault instead of one; `done`: those whose result is collected, `succeeded`,
     `failed` and `canceled` ones together. Lines after `fed` never got a job; a batch that was called off keeps some.
     `skipped`: lines of the batch `resume_of`, or of one that it resumed, that had succeeded there, and are no lines of
-    this one. `kind` names the dialect, `about` is whatever it wants to keep.
+    this one. `kind` names the dialect, `about` is whatever it wants to keep. `webhook` is called at its end.
     """
 
     batch_id: str
@@ -69,6 +50,7 @@ class BatchRecord:
     kind: str = "native"
     resume_of: str | None = None
     skipped: int = 0
+    webhook: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
 
@@ -119,5 +101,6 @@ def record_from_hash(batch_id: str, fields: Mapping[bytes, bytes]) -> BatchRecor
         expires_ms=float(texts["expires_ms"]), cancelling_ms=ms("cancelling_ms"), ended_ms=ms("ended_ms"),
         pace_ms=float(texts["pace_ms"]), body=texts["body"], kind=texts.get("kind", "native"),
         resume_of=texts.get("resume_of") or None, skipped=int(texts.get("skipped", 0)),
+        webhook=texts.get("hook") or None,
         metadata=json.loads(texts.get("metadata", "{}")), about=json.loads(texts.get("about", "{}")),
     )  # fmt: skip

@@ -9,6 +9,7 @@ import click
 from genmill import __version__
 from genmill.cli.audit import audit
 from genmill.cli.backfill import backfill
+from genmill.cli.batches import batches
 from genmill.cli.demo import demo
 from genmill.cli.doctor import doctor
 from genmill.cli.env import show_env
@@ -42,7 +43,7 @@ def cli() -> None:
 
 OPERATORS = (keys, tenants, limits, usage, audit, profile, doctor, show_env)
 
-for command in (up, demo, submit, backfill, jobs, status, models, webhook_secret, *OPERATORS):
+for command in (up, demo, submit, backfill, jobs, batches, status, models, webhook_secret, *OPERATORS):
     cli.add_command(command)
 
 

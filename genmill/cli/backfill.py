@@ -12,9 +12,9 @@ from typing import Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from genmill.backfill.batch_client import BatchClient
 from genmill.backfill.manifest import Manifest
 from genmill.backfill.run import Backfill, BackfillOptions
+from genmill.batch_calls import BatchCalls
 from genmill.cli.options import open_client, with_client, with_json
 from genmill.cli.screen import Exit, Screen
 from genmill.errors import GenmillError
@@ -41,12 +41,13 @@ SPOOL = "input.jsonl"
     "--patience", "patience_s", type=float, default=300.0, show_default=True,
     help="Seconds to wait for a server that does not answer.",
 )  # fmt: skip
+@click.option("--webhook", help="URL to be called when the batch has ended.")
 @click.option("--again", "is_again", is_flag=True, help="Run the lines once more that failed or are missing.")
 @with_client
 @with_json
 def backfill(  # noqa: PLR0913 - one parameter for each option
     source: Path, output: Path, *, priority: str, expires_in_s: int | None, downloads: int, patience_s: float,
-    is_again: bool, url: str | None, api_key: str | None, screen: Screen,
+    webhook: str | None, is_again: bool, url: str | None, api_key: str | None, screen: Screen,
 ) -> Exit:  # fmt: skip
     """Run the lines of FILE (`-`: stdin) as one batch and write what they make into a folder.
 
@@ -55,11 +56,11 @@ def backfill(  # noqa: PLR0913 - one parameter for each option
     However it ends (Ctrl-C, a kill, a server that restarts): the same command again goes on where it stopped, and
     runs no line twice. Exits with 1 when lines failed; --again runs those once more.
     """
-    options = BackfillOptions(priority, expires_in_s, downloads, patience_s, is_again)
+    options = BackfillOptions(priority, expires_in_s, downloads, patience_s, is_again, webhook)
     lines = spooled(source, output)
     with open_client(url, api_key) as client, Manifest(output, lines) as manifest:
         with _bar(screen) as watcher, _told_how_to_go_on(screen, manifest):
-            batch = Backfill(BatchClient(client), manifest, output, options, watcher).run(lines)
+            batch = Backfill(BatchCalls(client), manifest, output, options, watcher).run(lines)
         document = summary(batch, manifest)
     screen.show(document, lambda: " ".join(f"{name} {document[name]}" for name in ("total", "succeeded", "failed")))
     return Exit.OK if document["succeeded"] == document["total"] else Exit.NOT_DONE

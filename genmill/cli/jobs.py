@@ -1,4 +1,4 @@
-"""`genmill jobs`: list, show, watch, cancel."""
+"""`genmill jobs`: list, show, watch, cancel, and what became of their webhooks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from genmill.cli.deliveries import deliveries_table, redelivery_line
 from genmill.cli.options import open_client, with_client, with_json
+from genmill.cli.pictures import has_colours
 from genmill.cli.screen import Exit, Screen, table
-from genmill.cli.streaming import show_events
+from genmill.cli.streaming import has_preview, show_events
 from genmill.cli.watching import exit_code, watch
 from genmill.client import Client, JobHandle
 from genmill.errors import NotFound
@@ -35,7 +37,7 @@ CANCEL_ANSWERS = {
 
 @click.group()
 def jobs() -> None:
-    """List, show, watch and cancel jobs."""
+    """List, show, watch and cancel jobs, and send their webhooks again."""
 
 
 @jobs.command("list")
@@ -77,10 +79,14 @@ def show_job(job_id: str, url: str | None, api_key: str | None, screen: Screen) 
 def watch_job(
     job_id: str, stream: bool, timeout_s: float | None, url: str | None, api_key: str | None, screen: Screen
 ) -> Exit:
-    """Follow a job to its end; the exit code tells how it ended."""
+    """Follow a job to its end; the exit code tells how it ended.
+
+    Where it was submitted with --preview, a terminal of 16 million colours shows how its picture looks by then.
+    """
     with open_client(url, api_key) as client:
         job = client.job(job_id)
-        job = show_events(job, timeout_s, screen) if stream else watch(job, timeout_s, screen)
+        has_pictures = has_preview(job) and not screen.is_json and has_colours(screen.err)
+        job = show_events(job, timeout_s, screen) if stream or has_pictures else watch(job, timeout_s, screen)
     if not (stream and screen.is_json):
         screen.show(job.data, lambda: details(job, is_text_shown=stream))
     return exit_code(job)
@@ -97,6 +103,29 @@ def cancel_jobs(job_ids: tuple[str, ...], url: str | None, api_key: str | None, 
     lines = [f"{job_id} {CANCEL_ANSWERS.get(answer, answer)}" for job_id, answer in answers.items()]
     screen.show([{"id": job_id, "cancel": answer} for job_id, answer in answers.items()], lambda: "\n".join(lines))
     return Exit.OK if set(answers.values()) <= {"dequeued", "interrupting"} else Exit.NOT_DONE
+
+
+@jobs.command("deliveries")
+@click.argument("job_id")
+@with_client
+@with_json
+def read_deliveries(job_id: str, url: str | None, api_key: str | None, screen: Screen) -> None:
+    """What became of a job's webhooks: every attempt, the latest delivery first."""
+    with open_client(url, api_key) as client:
+        found = client.job(job_id).deliveries()
+    screen.show(found, lambda: deliveries_table(found))
+
+
+@jobs.command("redeliver")
+@click.argument("job_id")
+@click.option("--delivery", "delivery_id", help="Which one, by its id; without it the latest.")
+@with_client
+@with_json
+def redeliver_job(job_id: str, delivery_id: str | None, url: str | None, api_key: str | None, screen: Screen) -> None:
+    """Send a job's webhook once more, under the same webhook-id."""
+    with open_client(url, api_key) as client:
+        delivery = client.job(job_id).redeliver(delivery_id)
+    screen.show(delivery, lambda: redelivery_line(delivery))
 
 
 def _cancel(client: Client, job_id: str) -> str:

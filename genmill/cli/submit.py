@@ -122,6 +122,10 @@ def _number(text: str) -> float | None:
 @click.option("--metadata", type=JsonObject(), help="JSON object that comes back with the job.")
 @click.option("--idempotency-key", help="The same key submits once, however often it is sent.")
 @click.option("--stream", is_flag=True, help="Show the text as it is written, or how far the pictures are.")
+@click.option(
+    "--preview", is_flag=True,
+    help="Show how the picture looks as it is made, on a terminal of 16 million colours; else how far it is.",
+)  # fmt: skip
 @click.option("--wait", is_flag=True, help="Wait for the job's end; the exit code tells how it ended.")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds to wait at most.")
 @click.option(
@@ -134,7 +138,7 @@ def _number(text: str) -> float | None:
 def submit(  # noqa: PLR0913 - one parameter for each option
     model: str, prompt: str, *, priority: str | None, webhook: str | None, ttl_s: int | None, deadline_s: float | None,
     best_effort: bool, reproducible: bool, metadata: dict[str, Any] | None, idempotency_key: str | None, stream: bool,
-    wait: bool,
+    preview: bool, wait: bool,
     timeout_s: float | None, output: Path | None, url: str | None, api_key: str | None, screen: Screen,
     more: dict[str, Any] | None, **fields: Any,
 ) -> Exit:  # fmt: skip
@@ -146,13 +150,13 @@ def submit(  # noqa: PLR0913 - one parameter for each option
     with open_client(url, api_key) as client:
         job = client.submit(
             model, asked, priority=priority, webhook=webhook, ttl_s=ttl_s, deadline_s=deadline_s,
-            best_effort=best_effort, reproducible=reproducible, stream=stream, metadata=metadata,
-            idempotency_key=idempotency_key,
+            best_effort=best_effort, reproducible=reproducible, stream=stream, preview=preview,
+            metadata=metadata, idempotency_key=idempotency_key,
         )  # fmt: skip
-        if not (wait or output or stream):
+        if not (wait or output or stream or preview):
             screen.show(job.data, lambda: job.id)
             return Exit.OK
-        if stream:
+        if stream or (preview and not screen.is_json):
             show_events(job, timeout_s, screen)
         else:
             watch(job, timeout_s, screen)

@@ -1,10 +1,10 @@
 -- Moves a batch on: to 'expiring' once its time is over, and, by a later call, to its end once nothing of it is open. In
--- between the scheduler takes up lines whose jobs are stored beyond the cursor.
+-- between the scheduler takes up lines whose jobs are stored beyond the cursor. Its end is told to its webhook.
 -- ARGV: id, state as the caller knows it, seconds that an ended batch is kept
 -- Returns its state, or '' when it is gone. One whose state is another by now is left as it is.
 local id, believed, kept_s, key = ARGV[1], ARGV[2], tonumber(ARGV[3]), K.batch .. ARGV[1]
-local state, fed, total, expires_ms, tenant, body =
-  unpack(redis.call('HMGET', key, 'state', 'fed', 'total', 'expires_ms', 'tenant', 'body'))
+local state, fed, total, expires_ms, tenant, body, hook =
+  unpack(redis.call('HMGET', key, 'state', 'fed', 'total', 'expires_ms', 'tenant', 'body', 'hook'))
 if not state then redis.call('ZREM', K.batches, id); return '' end
 if state ~= believed then return state end
 local is_open = redis.call('EXISTS', K.batchopen .. id) == 1
@@ -24,4 +24,7 @@ if redis.call('GET', K.batchbody .. tenant .. ':' .. body) == id then
   redis.call('EXPIRE', K.batchbody .. tenant .. ':' .. body, kept_s)
 end
 redis.call('ZADD', K.shelf, now_ms + 1000 * kept_s, id)
+emit_callback({id = id, fence = 0, tenant = tenant, hook = hook}, after, key)
+send_waiting()
+flush_lanes()
 return after

@@ -97,12 +97,14 @@ class Waiting(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One attempt at a delivery: which one it is, counted from 1, and what to send where, in whose name."""
+    """One attempt at a delivery: which one it is, counted from 1, and what to send where, in whose name. `before`: how
+    many there were before its schedule began anew."""
 
     number: int
     url: str
     tenant: str
     body: bytes
+    before: int = 0
 
 
 class Limit(NamedTuple):

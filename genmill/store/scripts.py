@@ -10,7 +10,7 @@ from redis.commands.core import Script
 
 from genmill import keys
 
-_ENDS = ("base", "lanes", "leases", "dependents", "lines", "usage", "ends")
+_ENDS = ("base", "lanes", "leases", "dependents", "lines", "usage", "outbox", "ends")
 
 LIBRARY = (
     *_ENDS, "foreign", "again", "limits", "paces", "quota", "settling", "adopt", "fair", "choice", "take", "claiming",
@@ -25,7 +25,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         ("cancel", "renew", "reap", "refile", "progress", "attempt", "withdraw", "lead", "publish", "examine", "tidy"),
         tuple(part for part in LIBRARY if part not in ("settling", "claiming")),
     ),
-    **dict.fromkeys(("enroll", "feed", "collect", "conclude", "call_off"), ("base",)),
+    **dict.fromkeys(("redeliver", "conclude"), ("base", "lanes", "outbox")),
+    **dict.fromkeys(("enroll", "feed", "collect", "call_off"), ("base",)),
 }
 """The scripts, each with what it uses: Redis runs these definitions anew at each call, a tenth of a microsecond each
 line, which the three hot ones need not pay in full."""

@@ -16,6 +16,7 @@ from genmill.errors import IdempotencyMismatch, JobCanceled, JobExpired, JobPois
 from genmill.jobs import Claim, JobRecord, JobRequest, error_json
 from genmill.settings import Durability, Settings
 from genmill.store import encoding, scripts
+from genmill.store.callbacks import CallbackBook
 from genmill.store.events import EventLog
 from genmill.store.forwards import ForwardsBook
 from genmill.store.limits import LimitBook
@@ -40,6 +41,7 @@ class Store:
         self.events = EventLog(redis)
         self.memory = MemoryBook(redis)
         self.forwards = ForwardsBook(redis)
+        self.callbacks = CallbackBook(redis, self._scripts["redeliver"])
         self._static_limits = json.dumps(dict(settings.limits))
         self._class_delays = json.dumps(settings.class_delay_ms)
 
@@ -176,8 +178,8 @@ class Store:
         reply = self._scripts["attempt"](args=[delivery.job_id, delivery.fence, body])
         if not reply:
             return None
-        number, url, tenant, kept = reply
-        return Attempt(int(number), url.decode(), tenant.decode(), kept)
+        number, url, tenant, kept, before = reply
+        return Attempt(int(number), url.decode(), tenant.decode(), kept, int(before))
 
     def lead(self, name: str, ttl_s: float) -> int | None:
         """Take or keep the scheduler's leadership. Returns the epoch, or None while another leads."""

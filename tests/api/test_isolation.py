@@ -60,8 +60,10 @@ SHARED = {
     "/v1/admin/limits/<scope>": "as above",
 }
 
-NOT_YET = {"/v1/jobs/<job_id>/preview"}
-"""Parts that the thing does not have so far, so that the owner too gets 404."""
+NOT_YET = {
+    "/v1/jobs/<job_id>/preview", "/v1/jobs/<job_id>/redeliver", "/v1/batches/<batch_id>/redeliver",
+}  # fmt: skip
+"""Parts that the thing does not have so far, so that the owner too is refused."""
 
 NO_BODY: dict[str, Any] = {}
 

@@ -61,11 +61,54 @@ def test_an_edit_starts_from_its_image(worker: PromptWorker, openai_client: open
     assert opened(made).getpixel((0, 0)) == (0, 0, 255)  # the double paints blue what has an init image
     with pytest.raises(openai.UnprocessableEntityError, match="one image is edited at a time, got 2"):
         openai_client.images.edit(image=[image, image], prompt=CIRCLE)
-    with pytest.raises(openai.UnprocessableEntityError, match="mask is not served here"):
-        openai_client.images.edit(image=image, mask=image, prompt=CIRCLE)
     with pytest.raises(openai.UnprocessableEntityError, match="not an image") as caught:
         openai_client.images.edit(image=("a.png", b"no image"), prompt=CIRCLE)
     assert caught.value.param == "/image"
+
+
+def mask(size: tuple[int, int] = (64, 64), hole: tuple[int, int, int, int] | None = (0, 0, 32, 64)) -> bytes:
+    """Opaque but for its hole."""
+    image, buffer = Image.new("RGBA", size, "white"), BytesIO()
+    if hole is not None:
+        image.paste((0, 0, 0, 0), hole)
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_an_edit_paints_where_its_mask_is_transparent(
+    served: Served, worker: PromptWorker, openai_client: openai.OpenAI
+) -> None:
+    image = ("init.png", picture((64, 64)), "image/png")
+    answer: Any = openai_client.images.edit(image=image, mask=("mask.png", mask()), prompt=CIRCLE)
+    record = served.store.get(answer.job_id)
+    assert record is not None
+    asked = record.request["input"]
+    stored = Image.open(BytesIO(served.storage.get(asked["mask_image"]).body))
+    assert (stored.mode, stored.size, stored.getpixel((0, 0)), stored.getpixel((63, 63))) == ("L", (64, 64), 255, 0)
+    assert (asked["strength"], served.storage.get(asked["init_image"]).content_type) == (1.0, "image/png")
+    own: Any = openai_client.images.edit(
+        image=image, mask=("mask.png", mask()), prompt=CIRCLE, extra_body={"strength": "0.5"}
+    )
+    record = served.store.get(own.job_id)
+    assert record is not None
+    assert record.request["input"]["strength"] == 0.5
+
+
+MASKS = {
+    "opaque": (mask(hole=None), "nothing of the mask is transparent"),
+    "without alpha": (picture((64, 64)), "nothing of the mask is transparent"),
+    "of another size": (mask((32, 64), (0, 0, 8, 8)), "size of the image, 64x64, got 32x64"),
+    "no image": (b"no image", "not an image"),
+}
+
+
+@pytest.mark.parametrize("case", MASKS)
+def test_a_mask_that_cannot_be_one_is_refused(case: str, served: Served, openai_client: openai.OpenAI) -> None:
+    body, words = MASKS[case]
+    with pytest.raises(openai.UnprocessableEntityError, match=words) as caught:
+        openai_client.images.edit(image=("i.png", picture((64, 64))), mask=("m.png", body), prompt=CIRCLE)
+    assert caught.value.param == "/mask"
+    assert not served.redis.keys("rq:job:*")
 
 
 def test_chat(served: Served, worker: PromptWorker, openai_client: openai.OpenAI) -> None:

@@ -216,6 +216,56 @@ def test_masks_and_images_of_controls_go_along_too(connect: Connect, tmp_path: P
     assert sent[1]["control"] == {"name": "canny", "image": uri}
 
 
+def test_lines_of_a_batch_take_their_images_along_and_are_sent_again_whole(
+    connect: Connect, tmp_path: Path, pauses: list[float]
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"png")
+    view_of_batch = {"id": "batch_a", "status": "in_progress", "counts": {"total": 2}}
+    client, server = connect(httpx.ReadTimeout("slow"), httpx.Response(202, json=view_of_batch))
+    lines = ({"custom_id": name, "model": "shapes", "input": {"prompt": "a", "init_image": path}} for name in "ab")
+    batch = client.batches.create(lines, priority="p2", webhook="https://x/h")
+    assert (batch.id, batch.state.value, batch.counts) == ("batch_a", "in_progress", {"total": 2})
+    first, second = server.seen
+    assert first.content == second.content
+    sent = [json.loads(line) for line in second.content.splitlines()]
+    assert [line["custom_id"] for line in sent] == ["a", "b"]
+    assert sent[0]["input"]["init_image"] == "data:image/png;base64," + base64.b64encode(b"png").decode()
+    assert dict(second.url.params) == {"priority": "p2", "webhook": "https://x/h"}
+
+
+def test_a_batch_is_waited_for_and_its_results_are_followed(connect: Connect, pauses: list[float]) -> None:
+    def batch(status: str) -> httpx.Response:
+        return httpx.Response(200, json={"id": "batch_a", "status": status, "counts": {}})
+
+    def rows(*numbers: int) -> httpx.Response:
+        return httpx.Response(200, content="".join(json.dumps({"seq": number}) + "\n" for number in numbers))
+
+    client, server = connect(
+        batch("in_progress"), rows(1, 2), rows(), batch("finalizing"), rows(3), rows(), batch("expired"), rows(4),
+        rows(),
+    )  # fmt: skip
+    handle = client.batches.get("batch_a")
+    assert [row["seq"] for row in handle.results(follow=True)] == [1, 2, 3, 4]
+    assert handle.state.value == "expired"
+    afters = [request.url.params["after"] for request in server.seen if request.url.path.endswith("/results")]
+    assert afters == ["0", "2", "2", "3", "3", "4"]
+    client, _ = connect(batch("in_progress"), batch("in_progress"))
+    with pytest.raises(TimeoutError, match="still in_progress"):
+        client.batches.get("batch_a").wait(0)
+
+
+def test_a_redelivery_has_a_key_of_its_own(connect: Connect, pauses: list[float]) -> None:
+    client, server = connect(
+        httpx.Response(200, json=view(state="succeeded")), problem(503, "store_unavailable"),
+        httpx.Response(202, json={"id": "cb_1", "redelivery": "queued"}),
+    )  # fmt: skip
+    assert client.job("j1").redeliver("cb_1")["redelivery"] == "queued"
+    posts = server.seen[1:]
+    assert [json.loads(request.content) for request in posts] == [{"delivery_id": "cb_1"}] * 2
+    assert len({request.headers["idempotency-key"] for request in posts}) == 1
+
+
 def test_jobs_follow_the_pages(connect: Connect) -> None:
     first = {"data": [view(id="a"), view(id="b")], "has_more": True, "after": "b"}
     second = {"data": [view(id="c")], "has_more": False}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from enum import Enum
+from collections.abc import Mapping
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 from honcho.environ import parse_procfile
 
 from genmill import keys
+from genmill.batches.states import TRANSITIONS as BATCH_TRANSITIONS
 from genmill.jobs import TRANSITIONS
 from genmill.registry import load_registry
 from genmill.settings import Settings
@@ -22,10 +24,15 @@ STATES = (ROOT / "docs" / "states.md").read_text()
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
 
 
-def test_the_state_diagram_draws_the_table_of_transitions() -> None:
-    drawn = re.findall(r"^    (\S+) --> (\S+): (\S+)$", STATES, re.MULTILINE)
+JOBS, _, BATCHES = STATES.partition("\n## Batches\n")
+Table = Mapping[tuple[StrEnum | None, str], StrEnum]
 
-    table = {(str(before or "[*]"), str(after), event) for (before, event), after in TRANSITIONS.items()}
+
+@pytest.mark.parametrize(("text", "transitions"), [(JOBS, TRANSITIONS), (BATCHES, BATCH_TRANSITIONS)])
+def test_the_state_diagram_draws_the_table_of_transitions(text: str, transitions: Table) -> None:
+    drawn = re.findall(r"^    (\S+) --> (\S+): (\S+)$", text, re.MULTILINE)
+
+    table = {(str(before or "[*]"), str(after), event) for (before, event), after in transitions.items()}
     assert set(drawn) == table
     assert len(drawn) == len(table)
 
@@ -45,9 +52,10 @@ def test_every_redis_key_is_described_once() -> None:
     assert len(beside_jobs) == len(keys.SUFFIXES)
 
 
-def test_every_event_has_a_row() -> None:
-    events = {event for _, event in TRANSITIONS}
-    rows = re.search(r"\| event \| who .*?\n\n", STATES, re.DOTALL)
+@pytest.mark.parametrize(("text", "transitions"), [(JOBS, TRANSITIONS), (BATCHES, BATCH_TRANSITIONS)])
+def test_every_event_has_a_row(text: str, transitions: Table) -> None:
+    events = {event for _, event in transitions}
+    rows = re.search(r"\| event \| who .*?\n\n", text, re.DOTALL)
 
     assert rows
     cells = [row.split("|")[1] for row in rows[0].strip().splitlines()[2:]]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from genmill.errors import InvalidImage
-from genmill.images import as_png, decode_image, stored_image
+from genmill.images import as_png, decode_image, mask_of_alpha, stored_image
 from genmill.settings import load_settings
 from tests.api.pictures import bomb, picture
 
@@ -154,3 +154,40 @@ def test_stored_images_have_no_limit_of_bytes() -> None:
 def test_png_round_trip() -> None:
     image = decode_image(picture(), SETTINGS)
     assert decode_image(as_png(image), SETTINGS).tobytes() == image.tobytes()
+
+
+def encoded(image: Image.Image, **options: object) -> bytes:
+    buffer = BytesIO()
+    image.save(buffer, "PNG", **options)
+    return buffer.getvalue()
+
+
+def test_a_mask_by_transparency_is_white_where_it_is_transparent() -> None:
+    image = Image.new("RGBA", (3, 1), (255, 255, 255, 255))
+    image.putpixel((0, 0), (255, 255, 255, 0))
+    image.putpixel((1, 0), (0, 0, 0, 55))
+    mask = mask_of_alpha(encoded(image), SETTINGS, "/mask")
+    assert (mask.mode, [mask.getpixel((x, 0)) for x in range(3)]) == ("L", [255, 200, 0])
+
+
+@pytest.mark.parametrize("mode", ["LA", "P", "RGB"])
+def test_every_kind_of_transparency_counts(mode: str) -> None:
+    transparency = {"LA": {}, "P": {"transparency": 0}, "RGB": {"transparency": (0, 0, 0)}}[mode]
+    mask = mask_of_alpha(encoded(Image.new(mode, (2, 2)), **transparency), SETTINGS, "/mask")
+    assert mask.getextrema() == (255, 255)
+
+
+@pytest.mark.parametrize(
+    "body", [picture(), picture(mode="L", colour="white"), encoded(Image.new("RGBA", (2, 2), "red"))]
+)
+def test_a_mask_that_is_opaque_everywhere_is_none(body: bytes) -> None:
+    with pytest.raises(InvalidImage, match="nothing of the mask is transparent") as caught:
+        mask_of_alpha(body, SETTINGS, "/mask")
+    assert caught.value.faults[0].pointer == "/mask"
+
+
+@pytest.mark.parametrize("body", [bomb(), b"no image", picture()[:50]])
+def test_a_mask_is_checked_as_any_image(body: bytes) -> None:
+    with pytest.raises(InvalidImage) as caught:
+        mask_of_alpha(body, SETTINGS, "/mask")
+    assert caught.value.faults[0].pointer == "/mask"

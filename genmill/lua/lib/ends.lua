@@ -1,19 +1,4 @@
--- How jobs end: terminal state, registry, result, counters, callback.
-
--- The outbox: the delivery becomes a job of the queue `callbacks` in the same script as the commit it reports.
-local function emit_callback(h, event)
-  if not h.hook or h.hook == '' then return end
-  local host = string.match(h.hook, '^%a+://([^/?#]+)') or 'unknown'
-  local c = {id = 'cb_' .. h.id .. '_' .. int(h.fence) .. '_' .. event, origin = 'callbacks', lane = 'callbacks',
-    batch_key = 'callbacks', tenant = 'host:' .. host, vd = int(now_ms)}
-  if redis.call('EXISTS', K.job .. c.id) == 1 then c.id = c.id .. '_' .. int(now_ms) end  -- requeued, and ended again
-  redis.call('HSET', K.job .. c.id, 'status', 'queued', 'origin', c.origin, 'lane', c.lane, 'created_at', iso(),
-    'enqueued_at', iso(), 'data', cjson.encode({'worker.tasks.deliver', cjson.null, {h.id, event}, {}}),
-    'description', 'deliver ' .. event .. ' of ' .. h.id, 'timeout', 60, 'result_ttl', 86400, 'failure_ttl', 604800,
-    'tenant', c.tenant, 'model', 'callback', 'batch_key', c.batch_key, 'vd', c.vd, 'cost', 1,
-    'rows', 1, 'fence', 0, 'parent', h.id, 'owner', h.tenant, 'url', h.hook, 'enqueued_ms', c.vd)
-  enqueue(c)
-end
+-- How jobs end: terminal state, registry, result, counters, webhook.
 
 -- RQ reads a job's result from a stream. A new stream's node is allocated with 4 kB; its copy has just its size.
 local function write_result(id, entry)

@@ -30,10 +30,12 @@ class Api:
         self.resumes: dict[str, str] = {}
         self.newest = A
         self.sent: list[tuple[str, str, bytes]] = []
+        self.queries: list[dict[str, str]] = []
         self.once: list[httpx.Response] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.sent.append((request.method, request.url.path, request.read()))
+        self.queries.append(dict(request.url.params))
         if self.once:
             return self.once.pop(0)
         if request.method == "POST":
@@ -113,6 +115,14 @@ def test_what_succeeds_is_written_and_what_fails_is_told(
     }  # fmt: skip
     assert len(api.posts()) == 1
     assert len(ends(out)) == 3
+
+
+def test_the_webhook_goes_with_the_lines(
+    api: Api, lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.results[A] = [row(1)]
+    run(capsys, str(lines), "-o", str(tmp_path / "out"), "--webhook", "https://hooks.example/batch?a=b")
+    assert api.queries[0] == {"priority": "p3", "webhook": "https://hooks.example/batch?a=b"}
 
 
 def test_again_runs_what_failed_as_a_batch_of_its_own(

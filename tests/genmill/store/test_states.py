@@ -25,6 +25,7 @@ from genmill.jobs import TRANSITIONS, Claim, JobRequest, JobState, new_job_id
 from genmill.keys import JobClass
 from genmill.registry import ModelSpec, load_registry
 from genmill.store import Outcome, Settlement, Store, Want
+from genmill.store.callbacks import Subject
 
 CLASSES = [one.value for one in JobClass]
 EVENTS = {
@@ -154,6 +155,32 @@ class Queue(RuleBasedStateMachine):
         kind = CanceledJobRegistry if job.is_canceled else FailedJobRegistry
         kind(job.origin, self.redis, serializer=JSONSerializer).requeue(job)
         self.move(job_id, "requeue")
+
+    @rule(outcome=st.sampled_from([Outcome.FINISHED, Outcome.FAILED, Outcome.SCHEDULED, Outcome.CANCELED]))
+    def deliver_webhooks(self, outcome: Outcome) -> None:
+        due = self.store.claim("w3", [keys.CALLBACKS], [Want(keys.CALLBACKS, 4)]).claims
+        error = None if outcome is Outcome.FINISHED else JobFailure()
+        ends = [Settlement(one.job_id, one.fence, outcome, {}, error, delay_ms=60_000) for one in due]
+        assert self.store.settle(ends) == [True] * len(ends)
+
+    @rule(job_id=jobs)
+    def redeliver(self, job_id: str) -> None:
+        told = self.redis.hget(keys.job(job_id), "told")
+        before = self.state_of_delivery(told)
+        subject = Subject(job_id, keys.job(job_id))
+        verdict, delivery_id = self.store.callbacks.redeliver(subject, None, None, "", 60)
+        if told is None:
+            assert verdict in ("none", "early")
+            return
+        assert delivery_id == told.decode().split()[0]
+        assert verdict == "pending" or self.state_of_delivery(told) is JobState.QUEUED
+        if verdict == "queued" and before is not JobState.QUEUED:
+            assert TRANSITIONS[before, "redeliver"] is JobState.QUEUED
+            self.reached.add("redeliver")
+
+    def state_of_delivery(self, told: bytes | None) -> JobState | None:
+        record = self.store.get(told.decode().split()[0]) if told else None
+        return record and record.state
 
     @rule(job_id=jobs)
     def the_delay_is_over(self, job_id: str) -> None:
