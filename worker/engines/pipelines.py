@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from functools import cache
@@ -146,12 +146,12 @@ def inner_pipelines(pipe: DiffusionPipeline) -> list[DiffusionPipeline]:
 
 
 def parameters_of(pipe: DiffusionPipeline) -> frozenset[str]:
-    return _parameters_of(type(pipe))
+    return _parameters_of(type(pipe).__call__)
 
 
 @cache
-def _parameters_of(cls: type[DiffusionPipeline]) -> frozenset[str]:
-    return frozenset(inspect.signature(cls.__call__).parameters)
+def _parameters_of(call: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(call).parameters)
 
 
 def check_arguments(pipe: DiffusionPipeline, spec: ModelSpec) -> None:
