@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check up bench chaos compat bench-backfill bench-claim bench-engine bench-queue set-up clean
+.PHONY: demo test check up bench chaos compat bench-api bench-backfill bench-claim bench-engine bench-queue set-up clean
 
 demo: $(READY)
 	$(BIN)/genmill demo
@@ -20,7 +20,7 @@ check: $(READY)
 up: $(READY)
 	$(BIN)/genmill up
 
-BENCHMARKS := $(filter-out __init__ backfill gpu_% noop queue_peers claim_scale engine servers swaps traffic publish_queue report,$(basename $(notdir $(wildcard bench/*.py))))
+BENCHMARKS := $(filter-out __init__ api api_% backfill constant gpu_% noop queue_peers claim_scale engine servers swaps traffic publish_api publish_queue report,$(basename $(notdir $(wildcard bench/*.py))))
 
 bench: $(READY)
 	@mkdir -p out/bench
@@ -31,6 +31,9 @@ chaos: $(READY)
 
 compat: $(READY)
 	$(BIN)/python -m tests.compat
+
+bench-api: $(READY)
+	$(BIN)/python -m bench.api
 
 bench-backfill: $(READY)
 	$(BIN)/python -m bench.backfill

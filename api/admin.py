@@ -16,11 +16,12 @@ from genmill.audit import Actor
 from genmill.errors import FieldFault, InvalidRequest, NotFound
 from genmill.limits import check_limit
 from genmill.registry import invalid_request
-from genmill.tenants import TenantFacts
+from genmill.strict_json import NUMERIC
+from genmill.tenants import TENANT, TenantFacts
 
 blueprint = Blueprint("admin", __name__)
 
-Seconds = Annotated[float, Field(allow_inf_nan=False)]
+Number = Annotated[float, Field(allow_inf_nan=False), NUMERIC]
 
 
 class _Body(BaseModel):
@@ -30,22 +31,22 @@ class _Body(BaseModel):
 class KeyBody(_Body):
     """Body of `POST /v1/admin/keys`."""
 
-    tenant: str
+    tenant: Annotated[str, Field(json_schema_extra={"pattern": f"^{TENANT}$"})]
     name: str = ""
     scopes: tuple[Scope, ...] = Field(default=api_keys.DEFAULT_SCOPES, min_length=1)
-    lifetime_s: Seconds | None = Field(default=None, description="The key expires after so long; null: never.")
+    lifetime_s: Number | None = Field(default=None, description="The key expires after so long; null: never.")
 
 
 class RotationBody(_Body):
     """Body of `POST /v1/admin/keys/{key_id}/rotate`; may be left out."""
 
-    grace_s: Seconds = Field(default=api_keys.DEFAULT_GRACE_S, description="How long the old key still works.")
+    grace_s: Number = Field(default=api_keys.DEFAULT_GRACE_S, description="How long the old key still works.")
 
 
 class LimitBody(_Body):
     """Body of `PUT /v1/admin/limits/{scope}`."""
 
-    value: Seconds
+    value: Number
 
 
 class PageQuery(_Body):

@@ -6,6 +6,8 @@ from typing import Any
 
 from api.operation import Operation
 from genmill.api_keys import Scope
+from genmill.audit import ENTRY_ID
+from genmill.tenants import TENANT
 
 
 def _json(text: str, schema: str) -> dict[str, Any]:
@@ -27,6 +29,7 @@ _WRITE = {
     422: "A field is not valid; `errors` names field, limit and value",
 }  # fmt: skip
 _INVALID = {422: _WRITE[422]}
+_TENANT = {"type": "string", "pattern": rf"^({TENANT}|\*)$"}
 _DAY = {"type": "string", "format": "date"}
 DAYS = (
     _query("from", _DAY, "First day, UTC; else 29 days before the last."),
@@ -39,13 +42,13 @@ USAGE_ANSWER = {
 }
 _PAGE = (
     _query("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "Most entries on the page."),
-    _query("after", {"type": "string"}, "`after` of the page before."),
+    _query("after", {"type": "string", "pattern": f"^{ENTRY_ID}$"}, "`after` of the page before."),
 )
 
 USAGE_OPERATIONS = (
     Operation(
         "get", "/v1/usage", "readUsage", "Read what you have used, by day", {200: USAGE_ANSWER}, _READ | _INVALID,
-        (*DAYS, _query("tenant", {"type": "string"}, "Another tenant, or `*` for all; needs the scope admin.")),
+        (*DAYS, _query("tenant", _TENANT, "Another tenant, or `*` for all; needs the scope admin.")),
     ),
 )  # fmt: skip
 
@@ -88,7 +91,7 @@ ADMIN_OPERATIONS = tuple(
         ),
         (
             "get", "/usage", "readAllUsage", "Read what tenants have used, by day", {200: USAGE_ANSWER},
-            _READ | _INVALID, (*DAYS, _query("tenant", {"type": "string"}, "Only this one.")), None,
+            _READ | _INVALID, (*DAYS, _query("tenant", _TENANT, "Only this one.")), None,
         ),
         (
             "get", "/audit", "readAudit", "Read who changed keys, tenants and limits, newest first",

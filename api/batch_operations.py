@@ -35,8 +35,10 @@ _RESULTS_QUERY = (
     parameter("query", "limit", {"type": "integer", "minimum": 1}, "Most lines."),
 )
 _RESULTS = {
-    "description": "Lines that have ended and are not known yet, each once, in a lasting order",
-    "content": {"application/x-ndjson": {"schema": {"$ref": "#/components/schemas/BatchResult"}}},
+    "description": "Lines that have ended and are not known yet, each once, in a lasting order, one a line",
+    "content": {
+        "application/x-ndjson": {"schema": {"type": "array", "items": {"$ref": "#/components/schemas/BatchResult"}}}
+    },
 }
 
 BATCH_OPERATIONS = (

@@ -7,14 +7,16 @@ from typing import Annotated, Any
 from flask import Blueprint, Response, jsonify, request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from api import rate_limits
 from api.auth import authenticate
-from api.lookup import own_job, page_of, waiting_of
+from api.lookup import own_job, own_standing, page_of, standing_of, with_waiting
 from api.requests import idempotency_key, read_json, wait_s
 from api.services import services
 from api.submission import submit
 from api.waiting import wait_for_job
 from genmill.jobs import JobRecord, JobState
 from genmill.registry import invalid_request
+from genmill.store import Standing
 from genmill.views import job_view
 
 POLL_AFTER_S = 1
@@ -37,11 +39,12 @@ class ListQuery(BaseModel):
 def submit_job() -> Response:
     tenant = authenticate()
     hold_s, key = wait_s(), idempotency_key()
-    job_id, is_replay = submit(read_json(), tenant, key, services())
-    record = wait_for_job(services().store, own_job(job_id, tenant), hold_s)
-    response = _answer(record, hold_s)
-    response.headers["Location"] = services().links.job_url(job_id)
-    if is_replay:
+    stored = submit(read_json(), tenant, key, services())
+    standing = wait_for_job(services().store, standing_of(stored), hold_s)
+    rate_limits.note(standing.rate)
+    response = _answer(standing, hold_s)
+    response.headers["Location"] = services().links.job_url(stored.job_id)
+    if stored.is_replay:
         response.headers["Idempotency-Replayed"] = "true"
     return response
 
@@ -49,8 +52,8 @@ def submit_job() -> Response:
 @blueprint.get("/v1/jobs/<job_id>")
 def read_job(job_id: str) -> Response:
     hold_s = wait_s()
-    record = wait_for_job(services().store, own_job(job_id, authenticate()), hold_s)
-    response = _answer(record, hold_s)
+    standing = wait_for_job(services().store, own_standing(job_id, authenticate()), hold_s)
+    response = _answer(standing, hold_s)
     response.status_code = 200
     return response
 
@@ -63,7 +66,7 @@ def list_jobs() -> Response:
     except ValidationError as err:
         raise invalid_request(err, prefix="") from None
     found, cursor = page_of(tenant, query.limit, query.after, lambda record: _matches(record, query))
-    views = [_view(record) for record in found]
+    views = [job_view(record, services().links, waiting=waiting) for record, waiting in with_waiting(found)]
     after = {"after": cursor} if cursor else {}
     return jsonify(object="list", data=views, results=views, has_more=cursor is not None, **after)
 
@@ -73,19 +76,19 @@ def cancel_job(job_id: str) -> Response:
     tenant = authenticate()
     own_job(job_id, tenant)
     done = services().store.cancel(job_id)
-    return jsonify({**_view(own_job(job_id, tenant)), "cancel": done})
+    return jsonify({**_view(own_standing(job_id, tenant)), "cancel": done})
 
 
-def _view(record: JobRecord) -> dict[str, Any]:
-    return job_view(record, services().links, waiting=waiting_of(record))
+def _view(standing: Standing) -> dict[str, Any]:
+    return job_view(standing.record, services().links, waiting=standing.waiting)
 
 
-def _answer(record: JobRecord, hold_s: float) -> Response:
+def _answer(standing: Standing, hold_s: float) -> Response:
     """200 when the job has ended, else 202 with the time to ask again."""
-    response = jsonify(_view(record))
+    response = jsonify(_view(standing))
     if hold_s:
         response.headers["Preference-Applied"] = f"wait={hold_s:g}"
-    if not record.state.is_terminal:
+    if not standing.record.state.is_terminal:
         response.status_code = 202
         response.headers["Retry-After"] = str(POLL_AFTER_S)
     return response

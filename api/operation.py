@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,11 +55,14 @@ def json_answer(text: str, schema: str, headers: Mapping[str, str] | None = None
     return answer
 
 
-def event_stream(text: str, schema: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """`schema`: of the `data` of its events, where that is JSON."""
-    content: dict[str, Any] = {"type": "string"}
+def event_stream(text: str, schema: Mapping[str, Any] | None = None, kinds: Sequence[str] = ()) -> dict[str, Any]:
+    """The schema is that of each event. `schema`: of its `data`, where that is JSON. `kinds`: what `event` may be."""
+    told: dict[str, Any] = {"type": "string"}
     if schema is not None:
-        content["contentSchema"] = schema
+        told |= {"contentMediaType": "application/json", "contentSchema": schema}
+    kind: dict[str, Any] = {"enum": list(kinds)} if kinds else {"type": "string"}
+    event = {"id": {"type": "string"}, "event": kind, "data": told}
+    content = {"type": "object", "properties": event, "required": ["data"]}
     return {"description": text, "content": {"text/event-stream": {"schema": content}}}
 
 
@@ -72,6 +75,7 @@ def parameter(where: str, name: str, schema: dict[str, Any], why: str, *, is_nee
 
 
 IDEMPOTENCY = parameter(
-    "header", "Idempotency-Key", {"type": "string", "maxLength": 255},
+    "header", "Idempotency-Key",
+    {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]*[!-~][ -~]*$"},
     "The same key and body give the same job for 24 hours; another body is refused with 422.",
 )  # fmt: skip

@@ -20,12 +20,15 @@ from api.operation import Operation, event_stream
 from api.operation import json_answer as _json
 from api.operation import parameter as _parameter
 from genmill.api_keys import Scope
+from genmill.events import PLACE, EventKind
 from genmill.jobs import JobState
 
 _BYTES = {"description": "The bytes", "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}
 _UNCHANGED = {"description": "Not changed since the given ETag"}
 _WAIT = (
-    _parameter("query", "wait", {"type": "number", "minimum": 0}, "Hold the answer for up to 60 seconds."),
+    _parameter(
+        "query", "wait", {"type": "number", "minimum": 0, "maximum": 999_999}, "Hold the answer for up to 60 seconds."
+    ),
     _parameter("header", "Prefer", {"type": "string"}, "`wait=N` holds the answer for up to N <= 60 seconds."),
 )
 _SUBMIT_BODY = {
@@ -75,14 +78,14 @@ _SIGNED = (
 )
 _SUBMITTED = {"Location": "The job", "Retry-After": "Seconds until it is worth asking", **_RATE}
 _EVENTS = event_stream(
-    "Events until the job has ended, a comment every 15 seconds in between. Each has an `id`, an `event` that is the "
-    "`kind` of JobEvent, and `data`, which is its rest as JSON. Every job has `state` (the last is terminal, and ends "
+    "Events until the job has ended, a comment every 15 seconds in between. Each has an `id`, an `event` that "
+    "tells its kind, and `data`, a JobEvent. Every job has `state` (the last is terminal, and ends "
     "the stream), `progress` and `output`; a text has `token`, at its end or, with `stream`, as it is written; "
     "pictures have `preview` where that was asked for. Another `attempt` makes void what was told of the one before.",
-    {"$ref": "#/components/schemas/JobEvent"},
-)
+    {"$ref": "#/components/schemas/JobEvent"}, list(EventKind),
+)  # fmt: skip
 _LAST_EVENT = _parameter(
-    "header", "Last-Event-ID", {"type": "string", "maxLength": 80},
+    "header", "Last-Event-ID", {"type": "string", "maxLength": 80, "pattern": f"^({PLACE})?$"},
     "The id of the last event that was heard: the stream goes on behind it, with nothing lost and nothing told twice.",
 )  # fmt: skip
 _PREVIEW = {

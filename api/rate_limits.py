@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 from api.services import services
 from genmill.errors import LimitReached
 from genmill.keys import RATE_WINDOW_S
+from genmill.store.messages import Rate
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 """Problem type of a quota that is used up."""
@@ -47,6 +48,11 @@ def quota_of(error: LimitReached) -> Quota | None:
             return None
 
 
+def note(rate: Rate | None) -> None:
+    """What this request knows of its tenant's rate, which then needs no asking."""
+    g.rate = rate
+
+
 def tell(response: Response, quota: Quota, *, left: int, reset_s: int) -> None:
     unit = f';qu="{quota.unit}"' if quota.unit else ""
     window = f";w={quota.window_s}" if quota.window_s else ""
@@ -60,7 +66,7 @@ def _add_rate(response: Response) -> Response:
     if tenant is None or request.method != "POST" or "RateLimit" in response.headers:
         return response
     try:
-        rate = services().store.limits.rate(tenant)
+        rate = g.rate if "rate" in g else services().store.limits.rate(tenant)
     except RedisError as err:  # the job is stored: an answer without these headers is better than none
         _LOG.warning("the rate of %s is not known: %s", tenant, err)
         return response

@@ -12,7 +12,6 @@ from api.schema import WHOLE as _WHOLE
 from api.schema import json_list as _list
 from api.schema import json_object as _object
 from genmill.batches import BatchState
-from genmill.events import EventKind
 from genmill.jobs import JobState
 from genmill.registry import Batching
 from genmill.store.callbacks import DeliveryState
@@ -75,7 +74,6 @@ _GENERATED_TEXT = _object(
     optional=("finish_reason", "prompt_tokens", "completion_tokens", "tokens"),
 )  # fmt: skip
 _EVENT = {
-    "kind": {"enum": [kind.value for kind in EventKind]},
     "attempt": {**_WHOLE, "description": "How often the job was begun; 0 before its first run."},
     "state": {"enum": [state.value for state in JobState]},
     "error": {"description": "Of the last state, as in the job."},
@@ -264,7 +262,7 @@ SCHEMAS: dict[str, Any] = {
     "Delivery": _object(_DELIVERY),
     "DeliveryList": _list("Delivery"),
     "Redelivery": _object({**_DELIVERY, "redelivery": _REDELIVERY}),
-    "JobEvent": _object(_EVENT, optional=tuple(name for name in _EVENT if name not in ("kind", "attempt"))),
+    "JobEvent": _object(_EVENT, optional=tuple(name for name in _EVENT if name != "attempt")),
     "Batch": _object(_BATCH | _OPENAI_BATCH, optional=tuple(_OPENAI_BATCH)),
     "CanceledBatch": _object(
         {**_BATCH, **_OPENAI_BATCH, "cancel": {"enum": ["cancelling", "too_late", "unknown"]}},

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -30,6 +30,8 @@ from genmill.inputs import ImageInput, JobInput
 from genmill.jobs import Dialect, JobRequest, new_job_id
 from genmill.keys import JobClass
 from genmill.registry import ModelSpec, invalid_request
+from genmill.store import Stored
+from genmill.strict_json import Flag
 from genmill.tenants import allowed_classes
 
 MAX_METADATA_BYTES = 4096
@@ -74,12 +76,12 @@ class JobBody(BaseModel):
         default=None, ge=0.1, le=MAX_TTL_S, allow_inf_nan=False,
         description="The job should have ended by then. Refused when it cannot, expired when it waits past it.",
     )  # fmt: skip
-    best_effort: bool = Field(default=False, description="Take the job and run it, even past its deadline.")
-    reproducible: bool = Field(
+    best_effort: Flag = Field(default=False, description="Take the job and run it, even past its deadline.")
+    reproducible: Flag = Field(
         default=False, description="Share no forward with others: slower; the same bits on the same kind of device."
     )
-    stream: bool = Field(default=False, description=STREAM_TEXT)
-    preview: bool = Field(
+    stream: Flag = Field(default=False, description=STREAM_TEXT)
+    preview: Flag = Field(
         default=False, description="Draw small previews of pictures (not of videos) as they are made."
     )
     metadata: Annotated[dict[str, Any], AfterValidator(check_metadata)] = Field(
@@ -107,15 +109,16 @@ def submit(
     idempotency_key: str | None,
     services: Services,
     manner: Manner = NATIVE,
-) -> tuple[str, bool]:
-    """Returns (job id, whether an earlier request is replayed). Raises InvalidRequest of many kinds.
+) -> Stored:
+    """Raises InvalidRequest of many kinds.
 
     Its images are stored before the job, so that a worker never finds a job without them, and removed again when the
     job is not.
     """
     request, images = _checked(raw, tenant, idempotency_key, services, manner)
+    has_class = "priority" in raw
     if not images:
-        return services.store.submit(request)
+        return _store(request, services, has_class=has_class)
     folder = f"inputs/{request.job_id}"
     try:
         for place, png in images.items():
@@ -125,7 +128,7 @@ def submit(
             services.storage.delete_prefix(folder)  # what of several was stored already
         raise
     try:
-        job_id, is_replay = services.store.submit(request)
+        stored = _store(request, services, has_class=has_class)
     except (IdempotencyMismatch, LimitReached, DeadlineUnmeetable, ClassNotAllowed):
         services.storage.delete_prefix(folder)
         raise
@@ -133,10 +136,10 @@ def submit(
         if not _is_stored(request.job_id, services):
             services.storage.delete_prefix(folder)
             raise
-        return services.store.submit(request)  # stored before the answer got lost: the same id is stored once
-    if is_replay and job_id != request.job_id:
+        return _store(request, services, has_class=has_class)  # before the answer got lost: an id is stored once
+    if stored.job_id != request.job_id:
         services.storage.delete_prefix(folder)
-    return job_id, is_replay
+    return stored
 
 
 def _checked(
@@ -160,7 +163,7 @@ def _checked(
         images = {places[role]: png for role, png in pngs.items()}
         job_input = job_input.with_images(places)
     request = JobRequest(
-        job_id=job_id, tenant=tenant, model=spec, input=job_input, job_class=_class_of(body, tenant, services),
+        job_id=job_id, tenant=tenant, model=spec, input=job_input, job_class=body.priority,
         webhook=manner.webhook("end", body.webhook), start_webhook=manner.webhook("start", body.webhook),
         dialect=manner.dialect, ttl_s=body.ttl_s, deadline_s=body.deadline_s, is_best_effort=body.best_effort,
         is_reproducible=body.reproducible, is_streamed=body.stream, has_preview=body.preview, metadata=body.metadata,
@@ -183,13 +186,17 @@ def _no_preview(detail: str, limit: str) -> InvalidRequest:
     return InvalidRequest(detail, faults=(FieldFault("/preview", detail, limit, "true"),))
 
 
-def _class_of(body: JobBody, tenant: str, services: Services) -> JobClass:
-    """The one given; else the most urgent that the tenant may use and that is no more urgent than the default."""
-    if "priority" in body.model_fields_set:
-        return body.priority
-    allowed = allowed_classes(services.redis, tenant)
-    fitting = [one for one in JobClass if one >= body.priority and (allowed is None or one in allowed)]
-    return fitting[0] if fitting else body.priority
+def _store(request: JobRequest, services: Services, *, has_class: bool) -> Stored:
+    """In the class that was asked for; else in the most urgent that the tenant may use and that is no more urgent than
+    the default. Few tenants are barred from that, so it is tried first."""
+    try:
+        return services.store.submit_told(request)
+    except ClassNotAllowed:
+        allowed = allowed_classes(services.redis, request.tenant) or list(JobClass)
+        fitting = [one for one in JobClass if one >= request.job_class and one in allowed]
+        if has_class or not fitting:
+            raise
+    return services.store.submit_told(replace(request, job_class=fitting[0]))
 
 
 def body_hash(raw: Mapping[str, Any]) -> str:

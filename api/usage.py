@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from typing import Annotated, Literal
 
 from flask import Blueprint, Response, jsonify, request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from api.auth import identify
 from api.services import services
@@ -20,13 +21,23 @@ EVERYBODY = "*"
 blueprint = Blueprint("usage", __name__)
 
 
+def _day(text: object) -> object:
+    """Raises ValueError for what pydantic would read as seconds since 1970."""
+    if isinstance(text, str) and not re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+        raise ValueError("must be a day, YYYY-MM-DD")
+    return text
+
+
+Day = Annotated[date, BeforeValidator(_day)]
+
+
 class UsageQuery(BaseModel):
     """Query of `GET /v1/usage`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    first: Annotated[date | None, Field(alias="from")] = None
-    last: Annotated[date | None, Field(alias="to")] = None
+    first: Annotated[Day | None, Field(alias="from")] = None
+    last: Annotated[Day | None, Field(alias="to")] = None
     tenant: str | None = None
     format: Literal["json", "csv"] | None = None
 
@@ -46,7 +57,7 @@ def read_all_usage() -> Response:
     """Of all tenants, or of one."""
     identify(Scope.ADMIN)
     query = _query()
-    return answer(query, query.tenant or EVERYBODY)
+    return answer(query, EVERYBODY if query.tenant is None else query.tenant)
 
 
 def answer(query: UsageQuery, tenant: str) -> Response:

@@ -11,7 +11,7 @@ from api.seats import Seats
 from api.watching import Watch, hub_of
 from genmill.errors import TooManyWaiting
 from genmill.jobs import JobRecord
-from genmill.store import Store
+from genmill.store import Standing, Store
 
 MOST_WAITERS = 512
 """Each holds a thread, which is all that it costs; whoever comes later is answered at once and polls."""
@@ -22,19 +22,20 @@ GONE_S = 1.0
 _seats = Seats(MOST_WAITERS)
 
 
-def wait_for_job(store: Store, record: JobRecord, timeout_s: float) -> JobRecord:
-    """The record as it is at the job's end, or after `timeout_s`, or at once when too many wait already, in all
+def wait_for_job(store: Store, standing: Standing, timeout_s: float) -> Standing:
+    """How the job stands at its end, or after `timeout_s`, or at once when too many wait already, in all
     or of this tenant.
 
     Raises RedisError when Redis goes away meanwhile."""
+    record = standing.record
     if timeout_s <= 0 or record.state.is_terminal or _seats.take(record.tenant) is not None:
-        return record
+        return standing
     try:
         with desk.away():
             _wait(store, record.job_id, time.monotonic() + timeout_s)
     finally:
         _seats.give_back(record.tenant)
-    return store.get(record.job_id) or record
+    return store.standing(record.job_id) or standing
 
 
 @contextmanager

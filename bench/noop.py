@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from PIL import Image
+
+from genmill.inputs import ImageInput
 from genmill.registry import Batching, ModelSpec
 from worker.batch_worker import BatchWorker
 from worker.engines.base import (
@@ -21,7 +24,7 @@ from worker.engines.base import (
 
 
 class NoopEngine:
-    """Finishes whoever is on board at its next step."""
+    """Finishes whoever is on board at its next step, with a black picture or with no text."""
 
     batching = Batching.CONTINUOUS
 
@@ -40,7 +43,7 @@ class NoopEngine:
 
     def step(self) -> list[Event]:
         batch, self._on_board = self._on_board, {}
-        return [self._finished(job_id, len(batch)) for job_id in batch]
+        return [self._finished(job, len(batch)) for job in batch.values()]
 
     def evict(self, job_id: str) -> Left | None:
         return None if self._on_board.pop(job_id, None) is None else Left(0)
@@ -66,12 +69,15 @@ class NoopEngine:
     def close(self) -> None:
         self._on_board.clear()
 
-    def _finished(self, job_id: str, batch: int) -> Event:
+    def _finished(self, job: EngineJob, batch: int) -> Event:
         spec = self._spec
         receipt = Receipt(
             spec.name, spec.revision, "none", "none", 0, 1, batch, float(batch), batch, 1 / batch, 0.0, 0.0
         )
-        return Finished(job_id, receipt, text=TextOutput("", "stop", 1, 0))
+        if isinstance(job.input, ImageInput):
+            black = Image.new("RGB", (job.input.width, job.input.height))
+            return Finished(job.job_id, receipt, images=(black,) * job.input.num_images)
+        return Finished(job.job_id, receipt, text=TextOutput("", "stop", 1, 0))
 
 
 class NoopWorker(BatchWorker):

@@ -17,7 +17,8 @@ from genmill import keys
 from genmill.errors import FieldFault, InvalidRequest
 
 _LOG = keys.PREFIXES["audit"]
-_ENTRY_ID = re.compile(r"\d{1,20}-\d{1,20}")
+ENTRY_ID = r"[0-9]{1,20}-[0-9]{1,20}"
+_ENTRY_ID = re.compile(ENTRY_ID)
 
 
 class Actor(NamedTuple):
@@ -60,12 +61,18 @@ def note(pipe: Pipeline, by: Actor | None, action: str, target: str, before: Any
 
 def entries(redis: Redis, limit: int = 100, after: str | None = None) -> list[AuditEntry]:
     """Newest first; `after` is the last entry id of the page before. Raises InvalidRequest for what is no such id."""
-    if after is not None and not _ENTRY_ID.fullmatch(after):
+    if after is not None and not _is_entry_id(after):
         detail = f"after must be the id of an entry, such as 1700000000000-0, got {after[:60]!r}"
         raise InvalidRequest(detail, faults=(FieldFault("/after", detail, "an entry's id", after[:60]),))
+    if after is not None and not any(map(int, after.split("-"))):
+        return []  # nothing is older than the first that there could be, and Redis takes no such bound
     commands: Any = redis
     found = commands.xrevrange(_LOG, max=f"({after}" if after else "+", count=limit)
     return [_entry(entry_id.decode(), fields) for entry_id, fields in found]
+
+
+def _is_entry_id(text: str) -> bool:
+    return bool(_ENTRY_ID.fullmatch(text)) and all(int(part) < 2**64 for part in text.split("-"))
 
 
 def _entry(entry_id: str, fields: Mapping[bytes, bytes]) -> AuditEntry:

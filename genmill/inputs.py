@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from genmill.strict_json import Flag
+
 MAX_SEED = 2**53 - 1
 """Largest integer that JSON readers in every language keep exact."""
 
@@ -119,7 +121,7 @@ class TextInput(_Input):
     top_p: float = Field(default=1.0, gt=0, le=1)
     stop: tuple[Annotated[str, StringConstraints(min_length=1, max_length=64)], ...] = Field(default=(), max_length=8)
     seed: int = Field(default_factory=draw_seed, ge=0, le=MAX_SEED)
-    logprobs: bool = Field(default=False, description="Tell of each token how likely the model itself held it.")
+    logprobs: Flag = Field(default=False, description="Tell of each token how likely the model itself held it.")
     top_logprobs: int = Field(default=0, ge=0, le=20, description="With logprobs: the likeliest so many beside it.")
 
     @model_validator(mode="after")

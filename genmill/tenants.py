@@ -20,6 +20,7 @@ from genmill.audit import Actor
 from genmill.errors import FieldFault, InvalidRequest, NotFound
 from genmill.keys import JobClass
 from genmill.store.limits import LimitBook
+from genmill.strict_json import NUMERIC
 
 DEFAULT_TENANT = "default"
 
@@ -32,12 +33,13 @@ SCOPES: Mapping[str, str] = {
 }
 """The kind of limit in which each number of a tenant is stored."""
 
-_TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+TENANT = r"[a-z0-9][a-z0-9_-]{0,63}"
+"""What a tenant may be called."""
+_TENANT = re.compile(TENANT)
 _CLASSES = keys.PREFIXES["classes"]
 _LIMITS = keys.PREFIXES["limset"]
 
-Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Whole = Annotated[int, Field(ge=0)]
+Most = Annotated[int, Field(ge=0), NUMERIC]
 
 
 class TenantFacts(BaseModel):
@@ -45,14 +47,16 @@ class TenantFacts(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMERIC] | None = Field(
         default=None, description="Share of GPU time among tenants that wait."
     )
     classes: tuple[JobClass, ...] | None = Field(default=None, min_length=1, description="Priorities that it may use.")
-    max_running: Whole | None = Field(default=None, description="Jobs that run at once.")
-    max_queued: Whole | None = Field(default=None, description="Jobs that wait.")
-    rate_per_minute: Whole | None = Field(default=None, description="Submissions a minute.")
-    gpu_seconds_per_day: Number | None = Field(default=None, description="GPU-seconds a day (UTC).")
+    max_running: Most | None = Field(default=None, description="Jobs that run at once.")
+    max_queued: Most | None = Field(default=None, description="Jobs that wait.")
+    rate_per_minute: Most | None = Field(default=None, description="Submissions a minute.")
+    gpu_seconds_per_day: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMERIC] | None = Field(
+        default=None, description="GPU-seconds a day (UTC)."
+    )
 
     @field_validator("classes")
     @classmethod

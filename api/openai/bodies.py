@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 
 from api.openai.rules import Rules
+from genmill.strict_json import Flag
 
 _HINTS = frozenset({
     "user", "safety_identifier", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention",
@@ -64,8 +65,8 @@ class StreamOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    include_usage: bool = Field(default=False, description="Tell usage in a last chunk, which has no choices.")
-    include_obfuscation: bool = Field(default=False, description="Ignored: chunks carry no padding.")
+    include_usage: Flag = Field(default=False, description="Tell usage in a last chunk, which has no choices.")
+    include_obfuscation: Flag = Field(default=False, description="Ignored: chunks carry no padding.")
 
 
 class TextBody(BaseModel):
@@ -79,7 +80,7 @@ class TextBody(BaseModel):
     top_p: float | None = None
     stop: str | tuple[str, ...] | None = None
     seed: int | None = None
-    stream: bool | None = Field(default=None, description="Answer with chunks, as the text is written.")
+    stream: Flag | None = Field(default=None, description="Answer with chunks, as the text is written.")
     stream_options: StreamOptions | None = Field(default=None, description="Without `stream` it is not looked at.")
 
     @property
@@ -105,7 +106,7 @@ class ChatBody(TextBody):
 
     messages: tuple[ChatMessage, ...] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, description="Newer name of max_tokens.")
-    logprobs: bool | None = None
+    logprobs: Flag | None = None
     top_logprobs: int | None = None
 
     @model_validator(mode="after")

@@ -60,7 +60,7 @@ def job_of(native: Mapping[str, Any], names: Mapping[str, str], tenant: str, hel
         if known is not None:
             return known
     with renamed(names):
-        job_id, _ = submit(native, tenant, key, services(), MANNER)
+        job_id = submit(native, tenant, key, services(), MANNER).job_id
     if key is None:
         held.add(job_id)
     return job_id

@@ -11,6 +11,7 @@ from api.submission import Manner
 from genmill.errors import FieldFault, InvalidRequest
 from genmill.jobs import Dialect
 from genmill.registry import ModelKind, ModelSpec, invalid_request
+from genmill.strict_json import Flag
 
 ALIASES: Mapping[ModelKind, Mapping[str, str]] = {
     ModelKind.IMAGE: {
@@ -38,7 +39,7 @@ class PredictionBody(BaseModel):
     webhook_events_filter: tuple[Event, ...] = Field(
         default=("start", "output", "logs", "completed"), description="Which events the webhook gets."
     )
-    stream: bool = Field(
+    stream: Flag = Field(
         default=False,
         description="Tell a text's tokens at urls.stream as they come. Of pictures it tells progress and outputs, "
         "asked or not.",

@@ -21,6 +21,9 @@ from api.operation import (
     parameter,
 )
 
+_CURSOR = parameter(
+    "query", "cursor", {"type": "string", "minLength": 1, "maxLength": 64}, "Part of `next` of the page before."
+)
 _PREFER = parameter("header", "Prefer", {"type": "string"}, "`wait` or `wait=N` holds the answer for up to N <= 60 s.")
 _CREATED = {201: json_answer("Stored, or ended while the answer was held", "Prediction", {"Location": "It"})}
 _INPUT: dict[str, Any] = {"prompt": "a red circle on a blue background"}
@@ -35,7 +38,7 @@ REPLICATE_OPERATIONS = (
     Operation(
         "get", "/v1/predictions", "listPredictions", "List your predictions, newest first",
         {200: json_answer("A page", "PredictionPage")}, READ | INVALID,
-        (parameter("query", "cursor", {"type": "string"}, "Part of `next` of the page before."),),
+        (_CURSOR,),
     ),
     Operation(
         "get", "/v1/predictions/{prediction_id}", "readPrediction", "Read a prediction",

@@ -8,8 +8,9 @@ from urllib.parse import urlencode
 from flask import Blueprint, Response, jsonify, request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from api import rate_limits
 from api.auth import authenticate
-from api.lookup import own_job, page_of, waiting_of
+from api.lookup import own_job, own_standing, page_of, standing_of, with_waiting
 from api.renaming import renamed
 from api.replicate.bodies import PredictionBody, manner_of, names_of, native_body, read_body
 from api.replicate.names import check_version, model_of, model_of_version
@@ -17,9 +18,9 @@ from api.requests import idempotency_key, read_json, wait_s
 from api.services import services
 from api.submission import submit
 from api.waiting import wait_for_job
-from genmill.jobs import JobRecord
 from genmill.predictions import prediction_view
 from genmill.registry import ModelSpec, invalid_request
+from genmill.store import Standing
 
 MARGIN_S = 0.25
 """An answer held for N seconds leaves that much earlier: the client reads for N + 0.5 s, and then gives up."""
@@ -58,7 +59,7 @@ def create_prediction_of_model(owner: str, name: str) -> Response:  # noqa: ARG0
 
 @blueprint.get("/v1/predictions/<prediction_id>")
 def read_prediction(prediction_id: str) -> Response:
-    return jsonify(_view(own_job(prediction_id, authenticate())))
+    return jsonify(_view(own_standing(prediction_id, authenticate())))
 
 
 @blueprint.get("/v1/predictions")
@@ -70,7 +71,8 @@ def list_predictions() -> Response:
         raise invalid_request(err, prefix="") from None
     found, cursor = page_of(tenant, PAGE, query.cursor)
     following = f"{services().links.base_url}/v1/predictions?{urlencode({'cursor': cursor})}" if cursor else None
-    return jsonify(previous=None, next=following, results=[_view(record) for record in found])
+    views = [prediction_view(record, services().links, waiting=waiting) for record, waiting in with_waiting(found)]
+    return jsonify(previous=None, next=following, results=views)
 
 
 @blueprint.post("/v1/predictions/<prediction_id>/cancel")
@@ -78,24 +80,25 @@ def cancel_prediction(prediction_id: str) -> Response:
     tenant = authenticate()
     own_job(prediction_id, tenant)
     services().store.cancel(prediction_id)
-    return jsonify(_view(own_job(prediction_id, tenant)))
+    return jsonify(_view(own_standing(prediction_id, tenant)))
 
 
 def _create(body: PredictionBody, spec: ModelSpec, tenant: str) -> Response:
     """201 with the prediction, at its end or after the seconds of `Prefer: wait`."""
     hold_s, key = wait_s(), idempotency_key()
     with renamed(names_of(body, spec)):
-        job_id, is_replay = submit(native_body(body, spec), tenant, key, services(), manner_of(body))
-    record = wait_for_job(services().store, own_job(job_id, tenant), max(0.0, hold_s - MARGIN_S))
-    response = jsonify(_view(record, is_starting=True))
+        stored = submit(native_body(body, spec), tenant, key, services(), manner_of(body))
+    standing = wait_for_job(services().store, standing_of(stored), max(0.0, hold_s - MARGIN_S))
+    rate_limits.note(standing.rate)
+    response = jsonify(_view(standing, is_starting=True))
     response.status_code = 201
-    response.headers["Location"] = services().links.prediction_url(job_id)
+    response.headers["Location"] = services().links.prediction_url(stored.job_id)
     if hold_s:
         response.headers["Preference-Applied"] = f"wait={hold_s:g}"
-    if is_replay:
+    if stored.is_replay:
         response.headers["Idempotency-Replayed"] = "true"
     return response
 
 
-def _view(record: JobRecord, *, is_starting: bool = False) -> dict[str, Any]:
-    return prediction_view(record, services().links, waiting=waiting_of(record), is_starting=is_starting)
+def _view(standing: Standing, *, is_starting: bool = False) -> dict[str, Any]:
+    return prediction_view(standing.record, services().links, waiting=standing.waiting, is_starting=is_starting)

@@ -1,7 +1,19 @@
 """Where jobs live: one atomic method for each transition, each of a Lua file of its own."""
 
 from genmill.store.memory import MemoryBook
-from genmill.store.messages import Claimed, Outcome, Renewal, Room, Settlement, Waiting, Want
+from genmill.store.messages import Claimed, Outcome, Renewal, Room, Settlement, Standing, Stored, Waiting, Want
 from genmill.store.store import Store
 
-__all__ = ["Claimed", "MemoryBook", "Outcome", "Renewal", "Room", "Settlement", "Store", "Waiting", "Want"]
+__all__ = [
+    "Claimed",
+    "MemoryBook",
+    "Outcome",
+    "Renewal",
+    "Room",
+    "Settlement",
+    "Standing",
+    "Store",
+    "Stored",
+    "Waiting",
+    "Want",
+]

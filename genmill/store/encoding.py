@@ -8,19 +8,21 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from genmill.errors import ClassNotAllowed, DeadlineUnmeetable, FieldFault, LimitReached
+from genmill.errors import ClassNotAllowed, DeadlineUnmeetable, FieldFault, IdempotencyMismatch, LimitReached
 from genmill.jobs import (
     Claim,
     Dialect,
     JobRecord,
     JobRequest,
+    JobState,
     error_json,
     pack_generate,
     record_from_hash,
     unpack_call,
 )
 from genmill.settings import Settings
-from genmill.store.messages import Barred, Late, Refusal, Settlement, Submitted
+from genmill.store.limits import LimitBook
+from genmill.store.messages import Barred, Late, Refusal, Settlement, Standing, Submitted
 
 CHUNK = 200
 """Jobs in one run of a script: others wait meanwhile, some milliseconds."""
@@ -112,6 +114,20 @@ def read_submitted(verdict: Sequence[Any]) -> Submitted:
     return Submitted(rest[0].decode(), is_replay=kind == b"replayed", is_mismatch=kind == b"mismatch")
 
 
+def accepted(submitted: Submitted) -> tuple[str, bool]:
+    """(job id, whether an earlier request is replayed). Raises IdempotencyMismatch, LimitReached, DeadlineUnmeetable,
+    ClassNotAllowed."""
+    if submitted.is_mismatch:
+        raise IdempotencyMismatch
+    if submitted.refusal is not None:
+        raise limit_reached(submitted.refusal)
+    if submitted.late is not None:
+        raise deadline_unmeetable(submitted.late)
+    if submitted.barred is not None:
+        raise class_not_allowed(submitted.barred)
+    return submitted.job_id, submitted.is_replay
+
+
 def deadline_unmeetable(late: Late) -> DeadlineUnmeetable:
     """The error of a job that comes too late."""
     detail = (
@@ -185,3 +201,19 @@ def read_record(
     """A job hash with its latest result, as HGETALL and XREVRANGE answer."""
     result = entries[0][1].get(b"return_value") if entries and fields.get(b"status") == b"finished" else None
     return record_from_hash(job_id, fields, result)
+
+
+def read_standing(job_id: str, told: Sequence[Any] | None, limits: LimitBook) -> Standing | None:
+    """The answer of standing.lua; None for a job that is not there."""
+    if told is None:
+        return None
+    flat_fields, result, waiting, submissions = told
+    fields, found = _paired(flat_fields), _paired(result or ())
+    record = record_from_hash(job_id, fields, found.get(b"return_value"))
+    is_waiting = waiting is not None and record.state is JobState.QUEUED
+    rate = limits.read_rate(record.tenant, submissions)
+    return Standing(record, limits.read_waiting(waiting) if is_waiting else None, rate)
+
+
+def _paired(flat_pairs: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat_pairs[::2], flat_pairs[1::2], strict=True))

@@ -9,7 +9,6 @@ from redis import Redis
 
 from genmill import audit, keys
 from genmill.audit import Actor
-from genmill.jobs import JobRecord
 from genmill.store.messages import Limit, Rate, Waiting
 
 UNCOUNTED = ("weight:", "reserve:", "queued:", "rate:", "budget:")
@@ -53,17 +52,42 @@ class LimitBook:
 
     def rate(self, tenant: str) -> Rate | None:
         """Where a tenant stands with its submissions of this minute; None without a limit on them."""
-        scopes = (f"rate:{tenant}", "rate:*")
         with self._redis.pipeline(transaction=False) as pipe:
-            pipe.hmget(keys.PREFIXES["limset"], scopes)
+            pipe.hmget(keys.PREFIXES["limset"], (f"rate:{tenant}", "rate:*"))
             pipe.get(keys.rate(tenant))
             pipe.ttl(keys.rate(tenant))
-            by_operator, count, ttl_s = pipe.execute()
-        known = dict(self._static) | {scope: float(raw) for scope, raw in zip(scopes, by_operator, strict=True) if raw}
-        most = known.get(scopes[0], known.get(scopes[1]))
+            limits, count, ttl_s = pipe.execute()
+        return self.read_rate(tenant, (*limits, count, ttl_s))
+
+    def read_rate(self, tenant: str, told: Sequence[Any]) -> Rate | None:
+        """The same of what standing.lua tells of submissions."""
+        own, general, count, ttl_s = told
+        most = self._limit_of(f"rate:{tenant}", own, "rate:*", general)
         if most is None:
             return None
         return Rate(int(most), max(0, int(most) - int(count or 0)), ttl_s if ttl_s > 0 else keys.RATE_WINDOW_S)
+
+    def read_waiting(self, told: Sequence[Any]) -> Waiting:
+        """Where a queued job stands and what it waits for, of what standing.lua tells."""
+        rank, is_suspended, workers, *rows = told
+        position = None if rank is None else int(rank)
+        if is_suspended:
+            return Waiting(position, "suspended")
+        if not workers:
+            return Waiting(position, "no_worker")
+        for scope, default, own, general, live in zip(*(rows[place::5] for place in range(5)), strict=True):
+            limit = self._limit_of(scope.decode(), own, default.decode(), general)
+            if limit is not None and live >= limit:
+                return Waiting(position, "limit", scope.decode(), int(limit), int(live))
+        return Waiting(position, "delay" if position is None else "turn")
+
+    def _limit_of(self, scope: str, own: bytes | None, default: str, general: bytes | None) -> float | None:
+        """Of a scope, else of that which stands for all of its kind; `own` and `general` are the operator's."""
+        for name, by_operator in ((scope, own), (default, general)):
+            value = float(by_operator) if by_operator else self._static.get(name)
+            if value is not None:
+                return value
+        return None
 
     def _change(self, limits: Mapping[str, float | None], by: Actor | None) -> int:
         """Of a scope that becomes None the limit goes. Returns how many scopes had one."""
@@ -83,40 +107,6 @@ class LimitBook:
 
         self._redis.transaction(apply, key)
         return had[0]
-
-    def waiting(self, record: JobRecord) -> Waiting:
-        """Where a queued job stands and what it waits for, in one round trip."""
-        scopes = _scopes_of(record)
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.zrank(keys.ready(record.job_class, record.batch_key), record.job_id)
-            pipe.exists(keys.PREFIXES["suspended"])
-            pipe.scard(f"{keys.PREFIXES['workers']}:{record.job_class}")
-            pipe.hgetall(keys.PREFIXES["limset"])
-            for scope in scopes:
-                pipe.scard(keys.run_scope(scope))
-            rank, is_suspended, workers, by_operator, *running = pipe.execute()
-        position = None if rank is None else int(rank)
-        if is_suspended:
-            return Waiting(position, "suspended")
-        if not workers:
-            return Waiting(position, "no_worker")
-        limits = {**self._static, **_numbers(by_operator)}
-        for (scope, default), live in zip(scopes.items(), running, strict=True):
-            limit = limits.get(scope, limits.get(default))
-            if limit is not None and live >= limit:
-                return Waiting(position, "limit", scope, int(limit), int(live))
-        return Waiting(position, "delay" if position is None else "turn")
-
-
-def _scopes_of(record: JobRecord) -> dict[str, str]:
-    """The scopes that count the job, each with the scope that stands for all of its kind."""
-    return {
-        f"class:{record.job_class}": "",
-        f"tenant:{record.tenant}": "tenant:*",
-        f"tc:{record.tenant}:{record.job_class}": f"tc:*:{record.job_class}",
-        f"model:{record.model}": "model:*",
-        "all": "",
-    }
 
 
 def _numbers(limits: Mapping[bytes, bytes]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from genmill.errors import JobFailure
-from genmill.jobs import Claim
+from genmill.jobs import Claim, JobRecord
 
 
 class Outcome(StrEnum):
@@ -123,6 +123,24 @@ class Rate(NamedTuple):
     limit: int
     left: int
     reset_s: int
+
+
+class Standing(NamedTuple):
+    """How a job stands: what it waits for while it is queued, and where its tenant stands with its submissions, where
+    they have a limit."""
+
+    record: JobRecord
+    waiting: Waiting | None
+    rate: Rate | None
+
+
+class Stored(NamedTuple):
+    """A job that was taken by this request or, where `is_replay`, by an earlier one with its Idempotency-Key.
+    `standing` is None for one that is no more."""
+
+    job_id: str
+    is_replay: bool
+    standing: Standing | None
 
 
 class Room(IntEnum):

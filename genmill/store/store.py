@@ -12,7 +12,7 @@ from redis.client import Pipeline
 from redis.exceptions import NoScriptError
 
 from genmill import keys
-from genmill.errors import IdempotencyMismatch, JobCanceled, JobExpired, JobPoisoned, StoreUnavailable
+from genmill.errors import JobCanceled, JobExpired, JobPoisoned, StoreUnavailable
 from genmill.jobs import Claim, JobRecord, JobRequest, error_json
 from genmill.settings import Durability, Settings
 from genmill.store import encoding, scripts
@@ -21,7 +21,7 @@ from genmill.store.events import EventLog
 from genmill.store.forwards import ForwardsBook
 from genmill.store.limits import LimitBook
 from genmill.store.memory import MemoryBook
-from genmill.store.messages import Attempt, Claimed, Reaped, Renewal, Settlement, Submitted, Want
+from genmill.store.messages import Attempt, Claimed, Reaped, Renewal, Settlement, Standing, Stored, Submitted, Want
 from genmill.store.usage import UsageBook
 
 AOF_WAIT_MS = 1000
@@ -53,15 +53,16 @@ class Store:
         With durability `always` it returns only when the append-only file holds the job.
         """
         (submitted,) = self.submit_many([request])
-        if submitted.is_mismatch:
-            raise IdempotencyMismatch
-        if submitted.refusal is not None:
-            raise encoding.limit_reached(submitted.refusal)
-        if submitted.late is not None:
-            raise encoding.deadline_unmeetable(submitted.late)
-        if submitted.barred is not None:
-            raise encoding.class_not_allowed(submitted.barred)
-        return submitted.job_id, submitted.is_replay
+        return encoding.accepted(submitted)
+
+    def submit_told(self, request: JobRequest) -> Stored:
+        """`submit`, and how the job stands then, in one round trip; in two where an earlier request is replayed."""
+        calls = [("submit", self._submit_args([request])), ("standing", [request.job_id])]
+        (verdict,), told = self._send_submits(calls)
+        job_id, is_replay = encoding.accepted(encoding.read_submitted(verdict))
+        if job_id != request.job_id:
+            return Stored(job_id, is_replay, self.standing(job_id))
+        return Stored(job_id, is_replay, encoding.read_standing(job_id, told, self.limits))
 
     def submit_many(self, requests: Sequence[JobRequest]) -> list[Submitted]:
         """Store and queue many in one round trip, in their order; those of one model, class and tenant in one step.
@@ -72,16 +73,9 @@ class Store:
         for place, request in enumerate(requests):
             groups.setdefault(encoding.shared_by(request), []).append(place)
         chunks = [part for places in groups.values() for part in encoding.chunks(places)]
-        calls = [
-            ("submit", encoding.submit_args([requests[place] for place in places], self.settings, self._static_limits))
-            for places in chunks
-        ]
-        is_durable = self.settings.durability is Durability.ALWAYS
-        replies = self._send(calls, wait_aof=is_durable)
-        if is_durable and replies.pop()[0] < 1:
-            raise StoreUnavailable("the append-only file did not confirm the job in time; try again")
+        calls = [("submit", self._submit_args([requests[place] for place in places])) for places in chunks]
         submitted = [Submitted("")] * len(requests)
-        for places, verdicts in zip(chunks, replies, strict=True):
+        for places, verdicts in zip(chunks, self._send_submits(calls), strict=True):
             for place, verdict in zip(places, verdicts, strict=True):
                 submitted[place] = encoding.read_submitted(verdict)
         return submitted
@@ -223,6 +217,15 @@ class Store:
             for job_id, fields, entries in zip(job_ids, replies[::2], replies[1::2], strict=True)
         ]
 
+    def standing(self, job_id: str) -> Standing | None:
+        """How a job stands, in one round trip; None where there is no such job."""
+        return self.standings([job_id])[0]
+
+    def standings(self, job_ids: Sequence[str]) -> list[Standing | None]:
+        """The same of many, in their order."""
+        told = self._send([("standing", [job_id]) for job_id in job_ids])
+        return [encoding.read_standing(*one, self.limits) for one in zip(job_ids, told, strict=True)]
+
     def which_exist(self, job_ids: Sequence[str]) -> set[str]:
         """Those that are stored, whatever their state."""
         with self.redis.pipeline(transaction=False) as pipe:
@@ -267,6 +270,17 @@ class Store:
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
+        return replies
+
+    def _submit_args(self, requests: Sequence[JobRequest]) -> list[Any]:
+        return encoding.submit_args(requests, self.settings, self._static_limits)
+
+    def _send_submits(self, calls: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
+        """With durability `always` answered only when the append-only file holds what they stored."""
+        is_durable = self.settings.durability is Durability.ALWAYS
+        replies = self._send(calls, wait_aof=is_durable)
+        if is_durable and replies.pop()[0] < 1:
+            raise StoreUnavailable("the append-only file did not confirm the job in time; try again")
         return replies
 
     def _suspect_crashes(self) -> int:

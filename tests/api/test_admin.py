@@ -155,9 +155,16 @@ def test_limits_are_put_and_taken_back(admin: Caller) -> None:
         ("PUT", "limits/everything", {"value": 1}, "/value"),
         ("PUT", "limits/all", {"value": -1}, "/value"),
         ("PUT", "limits/all", {}, "/value"),
+        ("PUT", "limits/all", {"value": False}, "/value"),
+        ("PUT", "limits/all", {"value": "1"}, "/value"),
+        ("PUT", "tenants/a", {"weight": True}, "/weight"),
+        ("PUT", "tenants/a", {"max_queued": "1"}, "/max_queued"),
+        ("PUT", "tenants/a", {"gpu_seconds_per_day": False}, "/gpu_seconds_per_day"),
         ("GET", "audit?limit=0", None, "/limit"),
         ("GET", "audit?after=x", None, "/after"),
+        ("GET", f"audit?after=0-{2**64}", None, "/after"),
         ("GET", "usage?tenant=A", None, "/tenant"),
+        ("GET", "usage?tenant=", None, "/tenant"),
     ],
 )
 def test_bad_input(

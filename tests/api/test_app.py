@@ -59,7 +59,7 @@ def test_the_unexpected_is_a_problem_without_its_cause(alice: Caller, monkeypatc
     def fail(*_: object) -> None:
         raise RuntimeError("a secret detail")
 
-    monkeypatch.setattr(Store, "get", fail)
+    monkeypatch.setattr(Store, "standing", fail)
     answer = alice("GET", "/v1/jobs/x")
     assert answer.status_code == 500
     assert answer.content_type == "application/problem+json"

@@ -19,7 +19,7 @@ from api.app import create_app
 from api.services import Services
 from genmill import api_keys
 from genmill.settings import Settings
-from genmill.store import Store
+from genmill.store import Store, Stored
 from tests.api.conftest import Caller
 from tests.api.pictures import data_uri, picture
 from tests.conftest import SettingsFactory
@@ -136,7 +136,7 @@ def test_image_is_removed_when_the_submit_fails(
     def fail(*_: Any) -> None:
         raise RedisConnectionError("gone")
 
-    monkeypatch.setattr(Store, "submit", fail)
+    monkeypatch.setattr(Store, "submit_told", fail)
     before = stored()
     answer = alice("POST", "/v1/jobs", json=image_to_image(data_uri(picture())))
     assert answer.status_code == 503
@@ -147,16 +147,16 @@ def test_image_is_removed_when_the_submit_fails(
 def test_a_lost_answer_keeps_job_and_image(
     alice: Caller, app: Flask, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit, calls = Store.submit, []
+    submit, calls = Store.submit_told, []
 
-    def lose_first_answer(self: Store, request: Any) -> tuple[str, bool]:
+    def lose_first_answer(self: Store, request: Any) -> Stored:
         reply = submit(self, request)
         calls.append(reply)
         if len(calls) == 1:
             raise RedisConnectionError("gone")
         return reply
 
-    monkeypatch.setattr(Store, "submit", lose_first_answer)
+    monkeypatch.setattr(Store, "submit_told", lose_first_answer)
     answer = alice("POST", "/v1/jobs", json=image_to_image(data_uri(picture())))
     assert answer.status_code == 202
     assert len(calls) == 2

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.connection import Connection
 
 from api import waiting
 from api.seats import Seats
@@ -113,11 +114,11 @@ def test_too_many_waiters_are_answered_at_once(alice: Caller, monkeypatch: pytes
 
 def test_an_end_just_before_the_wait_is_seen(alice: Caller, store: Store) -> None:
     job_id = alice("POST", "/v1/jobs", json=TEXT_JOB).json["id"]
-    before = store.get(job_id)
+    before = store.standing(job_id)
     assert before is not None
     finish_one(store, CAPTIONS, TEXT_RESULT)
     started = time.monotonic()
-    assert waiting.wait_for_job(store, before, 5).state is JobState.SUCCEEDED
+    assert waiting.wait_for_job(store, before, 5).record.state is JobState.SUCCEEDED
     assert time.monotonic() - started < 0.5
 
 
@@ -234,3 +235,46 @@ def test_status_counts(alice: Caller, store: Store) -> None:
     assert status["queues"]["p1"] == 1
     assert status["running"] == 1
     assert status["workers"] == []
+
+
+def count_trips(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is sent to Redis from now on, an entry for each round trip."""
+    send, trips = Connection.send_packed_command, []
+
+    def counted(self: Connection, command: Any, check_health: bool = True) -> None:
+        trips.append(command)
+        send(self, command, check_health)
+
+    monkeypatch.setattr(Connection, "send_packed_command", counted)
+    return trips
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/jobs"), ("GET", "/v1/jobs/{job_id}")])
+def test_a_submission_and_a_look_ask_redis_twice(
+    method: str, path: str, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for the key, once for the job: each round trip more costs a tenth of a request."""
+    job_id = alice("POST", "/v1/jobs", json=IMAGE_JOB).json["id"]
+    body = {"json": IMAGE_JOB} if method == "POST" else {}
+    trips = count_trips(monkeypatch)
+    assert alice(method, path.format(job_id=job_id), **body).status_code in {200, 202}
+    assert len(trips) == 2
+
+
+@pytest.mark.parametrize("name", ["stream", "preview", "reproducible", "best_effort"])
+@pytest.mark.parametrize("value", [0, 1, "true", "no"])
+def test_a_flag_is_true_or_false(name: str, value: object, alice: Caller) -> None:
+    answer = alice("POST", "/v1/jobs", json={**TEXT_JOB, name: value})
+    assert answer.status_code == 422
+    assert answer.json["errors"][0]["pointer"] == f"/{name}"
+
+
+def test_a_page_of_waiting_jobs_is_read_in_few_trips(
+    alice: Caller, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [alice("POST", "/v1/jobs", json=TEXT_JOB).json["id"] for _ in range(3)]
+    finish_one(store, CAPTIONS, TEXT_RESULT)
+    trips = count_trips(monkeypatch)
+    page = alice("GET", "/v1/jobs").json["data"]
+    assert [(job["id"], job["position"]) for job in page] == [(ids[2], 1), (ids[1], 0), (ids[0], None)]
+    assert len(trips) == 4  # the key, the ids, the jobs, what they wait for

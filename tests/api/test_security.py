@@ -122,7 +122,8 @@ def test_without_a_limit_or_without_redis_there_are_no_such_headers(
         raise RedisAway
 
     monkeypatch.setattr(LimitBook, "rate", away)
-    answer = limited(rate=5)("POST", "/v1/jobs", json=IMAGE_JOB)
+    line = b'{"custom_id": "a", "model": "captions", "input": {"prompt": "a red"}}'
+    answer = limited(rate=5)("POST", "/v1/batches", data=line, content_type="application/x-ndjson")
     assert answer.status_code == 202
     assert "RateLimit" not in answer.headers
 
@@ -164,7 +165,7 @@ def test_no_secret_is_logged_or_echoed(
     def fail(*_: object) -> None:
         raise RuntimeError(cause)
 
-    monkeypatch.setattr(Store, "get", fail)
+    monkeypatch.setattr(Store, "standing", fail)
     answers.append(client.get("/v1/jobs/x", headers=_bearer(key)))
     assert answers[-1].status_code == 500
 

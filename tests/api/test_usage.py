@@ -71,6 +71,7 @@ def test_days_without_use_are_left_out(used: None, alice: Caller) -> None:
     [
         ("from=yesterday", "/from"),
         ("to=2026-13-01", "/to"),
+        ("to=0", "/to"),
         ("from=2026-02-01&to=2026-01-01", "/from"),
         ("from=2020-01-01", "/from"),
         ("format=xml", "/format"),

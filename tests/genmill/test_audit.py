@@ -83,5 +83,7 @@ def test_pages(redis: Redis) -> None:
     first = audit.entries(redis, limit=3)
     rest = audit.entries(redis, limit=3, after=first[-1].entry_id)
     assert [entry.target for entry in first + rest] == ["4", "3", "2", "1", "0"]
+    assert audit.entries(redis, after="0-0") == []
+    assert len(audit.entries(redis, after=f"{2**64 - 1}-{2**64 - 1}")) == 5
     with pytest.raises(InvalidRequest, match="after must be the id of an entry"):
         audit.entries(redis, after="-; FLUSHALL")

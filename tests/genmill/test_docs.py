@@ -13,6 +13,8 @@ import pytest
 import yaml
 from honcho.environ import parse_procfile
 
+from bench.publish_api import figures_table
+from bench.publish_queue import with_figures
 from genmill import keys
 from genmill.batches.states import TRANSITIONS as BATCH_TRANSITIONS
 from genmill.jobs import TRANSITIONS
@@ -131,3 +133,9 @@ def test_compose_names_only_settings_that_exist() -> None:
     known = {f"GENMILL_{name.upper()}" for name in Settings.model_fields}
 
     assert {name for name in named if name.startswith("GENMILL_")} <= known
+
+
+def test_the_page_of_the_api_shows_what_was_measured() -> None:
+    report = json.loads((ROOT / "bench" / "results" / "api.json").read_text())
+    page = (ROOT / "docs" / "api.md").read_text()
+    assert with_figures(page, "api.json", figures_table(report)) == page

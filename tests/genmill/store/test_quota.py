@@ -95,9 +95,11 @@ def test_a_refused_job_leaves_its_idempotency_key_free(
 
 
 def waiting(store: Store, job_id: str) -> Waiting:
-    record = store.get(job_id)
-    assert record is not None
-    return store.limits.waiting(record)
+    standing = store.standing(job_id)
+    assert standing is not None
+    assert standing.record == store.get(job_id)
+    assert standing.waiting is not None
+    return standing.waiting
 
 
 def test_a_waiting_job_is_told_what_it_waits_for(

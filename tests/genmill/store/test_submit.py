@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from redis import Redis
 
@@ -9,7 +11,8 @@ from genmill import keys
 from genmill.jobs import JobRequest, JobState, new_job_id
 from genmill.keys import JobClass
 from genmill.registry import ModelSpec
-from genmill.store import Store, Want
+from genmill.store import Outcome, Settlement, Store, Waiting, Want
+from tests.conftest import SettingsFactory
 
 
 def requests(spec: ModelSpec, count: int) -> list[JobRequest]:
@@ -82,3 +85,44 @@ def test_a_full_class_of_many_tenants_is_claimed_fairly(store: Store, shapes: Mo
     store.submit_many(requests(shapes, 40))
     claims = store.claim("w", ["p1"], [Want(shapes.batch_key, 10)]).claims
     assert sorted(claim.tenant for claim in claims) == ["a"] * 5 + ["b"] * 5
+
+
+def test_what_is_told_of_a_submitted_job_is_how_it_stands(
+    redis: Redis, make_settings: SettingsFactory, shapes: ModelSpec
+) -> None:
+    store = Store(redis, make_settings(limits={"rate:a": 5}))
+    (request,) = requests(shapes, 1)
+    told = store.submit_told(request)
+    assert (told.job_id, told.is_replay) == (request.job_id, False)
+    assert told.standing == store.standing(request.job_id)
+    assert told.standing is not None
+    assert told.standing.record == store.get(request.job_id)
+    assert told.standing.waiting == Waiting(0, "no_worker")
+    assert told.standing.rate is not None
+    assert (told.standing.rate.limit, told.standing.rate.left) == (5, 4)
+
+
+def test_a_job_that_runs_or_has_ended_waits_for_nothing(store: Store, shapes: ModelSpec) -> None:
+    (request,) = requests(shapes, 1)
+    job_id = store.submit_told(request).job_id
+    (claim,) = store.claim("w", ["p1"], [Want(shapes.batch_key, 1)]).claims
+    running = store.standing(job_id)
+    assert running is not None
+    assert (running.record.state, running.waiting) == (JobState.RUNNING, None)
+    store.settle([Settlement(job_id, claim.fence, Outcome.FINISHED, {"outputs": [1]})])
+    ended = store.standing(job_id)
+    assert ended is not None
+    assert ended.record == store.get(job_id)
+    assert (ended.record.result, ended.waiting, ended.rate) == ({"outputs": [1]}, None, None)
+
+
+def test_a_replay_is_told_of_the_first_job(store: Store, shapes: ModelSpec) -> None:
+    first, again = (replace(one, tenant="a", idempotency_key="k", body_hash="b") for one in requests(shapes, 2))
+    store.submit_told(first)
+    told = store.submit_told(again)
+    assert (told.job_id, told.is_replay) == (first.job_id, True)
+    assert told.standing == store.standing(first.job_id)
+
+
+def test_a_job_that_never_was_stands_nowhere(store: Store) -> None:
+    assert store.standing("absent") is None
