@@ -20,7 +20,7 @@ check: $(READY)
 up: $(READY)
 	$(BIN)/genmill up
 
-BENCHMARKS := $(filter-out __init__ api api_% backfill constant gpu_% noop queue_peers claim_scale engine servers swaps traffic publish_api publish_queue report,$(basename $(notdir $(wildcard bench/*.py))))
+BENCHMARKS := $(filter-out __init__ api api_% backfill constant gpu_% noop queue_peers claim_scale engine servers swaps traffic publish_% report,$(basename $(notdir $(wildcard bench/*.py))))
 
 bench: $(READY)
 	@mkdir -p out/bench
