@@ -60,6 +60,9 @@ class NoopEngine:
     def recall(self, memory: ModelMemory) -> None:
         pass
 
+    def parked_bytes(self) -> int:
+        return 0
+
     def park(self) -> None:
         pass
 

@@ -24,6 +24,7 @@ from PIL import Image
 from bench.report import machine, write
 from genmill.inputs import ImageInput, SchedulerName
 from genmill.registry import ModelSpec, load_registry
+from worker.encoding import developed
 from worker.engines.base import EngineJob, Finished
 from worker.engines.crew import Crew
 from worker.engines.devices import pick_device
@@ -104,7 +105,7 @@ class Fleet:
         assert len(ended) == len(jobs), "a job failed"
         forwards = hub.forwards - forwards
         mean_batch = sum(event.receipt.forwards for event in ended) / forwards
-        pictures = {event.job_id: np.asarray(event.images[0], dtype=np.float32) for event in ended}
+        pictures = {event.job_id: np.asarray(developed(event.images[0]), dtype=np.float32) for event in ended}
         return Run(wall_s, hub.forward_s - forward_s, forwards, mean_batch, pictures)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bench.traffic import Arrival
 from genmill.inputs import ImageInput
 from genmill.registry import ModelSpec
+from worker.encoding import developed
 from worker.engines.base import EngineJob, Finished
 from worker.engines.diffusion import DiffusionEngine
 from worker.engines.pipelines import call_arguments, parameters_of
@@ -108,7 +109,7 @@ class RendezvousServer:
         del waiting[:free]
         ended = [event for event in self.engine.step() if isinstance(event, Finished)]
         self._steps += sum(event.receipt.forwards for event in ended)
-        return {event.job_id: np.asarray(event.images[0], dtype=np.float32) / 255 for event in ended}
+        return {event.job_id: np.asarray(developed(event.images[0]), dtype=np.float32) / 255 for event in ended}
 
     def is_idle(self) -> bool:
         return self.engine.is_idle()

@@ -73,6 +73,7 @@ class Settings(BaseSettings):
     max_resident: int = Field(default=4, ge=1)
     memory_gib: float | None = Field(default=None, gt=0)
     host_memory_gib: float | None = Field(default=None, ge=0)
+    workers_per_host: int | None = Field(default=None, ge=1)
     min_switch_interval_s: float = Field(default=0.0002, ge=0)
     functions: tuple[str, ...] = ("worker.tasks.ping",)
     callback_delays_s: tuple[float, ...] = (0, 5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)

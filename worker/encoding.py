@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from worker.engines.base import Video
+from worker.engines.base import Undeveloped, Video
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,6 +23,11 @@ class Encoded(NamedTuple):
     content_type: str
     suffix: str
     facts: Mapping[str, Any]
+
+
+def developed(output: Image | Video | Undeveloped) -> Image | Video:
+    """With its pixels. Raises what `develop` raises."""
+    return output.develop() if isinstance(output, Undeveloped) else output
 
 
 def encoded(output: Image | Video) -> Encoded:

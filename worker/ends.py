@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -94,11 +93,6 @@ class Ends:
         if begun_s is None or settlement.outcome is not Outcome.FINISHED:
             return settlement
         return replace(settlement, run_ms=(time.monotonic() - begun_s) * 1e3)
-
-
-def trace(error: JobFailure) -> str:
-    """The traceback that RQ's tools show."""
-    return "".join(traceback.format_exception(error.__cause__ or error))
 
 
 def _orphaned(settlement: Settlement, *, is_ours: bool) -> Sequence[int]:

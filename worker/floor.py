@@ -22,7 +22,7 @@ from genmill.store import Claimed, Outcome, Room, Settlement, Store, Want
 from worker.board import Board
 from worker.calls import CallStation
 from worker.deliveries import DeliveryStation
-from worker.ends import Ends, trace
+from worker.ends import Ends
 from worker.engines.base import (
     Device,
     Engine,
@@ -39,6 +39,7 @@ from worker.publisher import Publisher
 from worker.reports import Reports
 from worker.residency import Residents
 from worker.stations import Station
+from worker.traces import trace
 from worker.turns import whose_turn
 from worker.uploads import Uploader
 

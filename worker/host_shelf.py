@@ -13,8 +13,11 @@ log = logging.getLogger("genmill.worker")
 
 
 class Shelved(NamedTuple):
+    """A model, what it takes of the device when it is back there, and of the host while it is here."""
+
     station: ModelStation
     model_bytes: int
+    parked_bytes: int
 
 
 class HostShelf:
@@ -26,10 +29,11 @@ class HostShelf:
 
     def put(self, station: ModelStation, model_bytes: int) -> None:
         """Take it out of the device's memory, here or for good."""
-        if not self._budget_bytes or model_bytes > self._budget_bytes:
+        parked_bytes = station.parked_bytes() if self._budget_bytes else 0
+        if not self._budget_bytes or parked_bytes > self._budget_bytes:
             station.close()
             return
-        while sum(one.model_bytes for one in self._shelved.values()) + model_bytes > self._budget_bytes:
+        while sum(one.parked_bytes for one in self._shelved.values()) + parked_bytes > self._budget_bytes:
             self._drop(next(iter(self._shelved)))
         try:
             station.park()
@@ -39,7 +43,7 @@ class HostShelf:
             log.warning("model %s cannot be kept in the host's memory: %s", station.batch_key, error)
             station.close()
         else:
-            self._shelved[station.batch_key] = Shelved(station, model_bytes)
+            self._shelved[station.batch_key] = Shelved(station, model_bytes, parked_bytes)
 
     def take(self, batch_key: str) -> Shelved | None:
         """As it lies here, to be woken once the device has room; None where it is not here."""

@@ -19,6 +19,7 @@ from genmill.settings import Settings
 from genmill.storage import Storage
 from genmill.store import MemoryBook, Room, Want
 from worker.engines.base import Device, Engine
+from worker.engines.faults import lacks_memory
 from worker.evictions import Bounds, Lodger, goers_first, movable, room_for, who_goes
 from worker.host_shelf import HostShelf, woken
 from worker.sizes import GIB, Sizes, budget_bytes, host_budget_bytes
@@ -188,7 +189,10 @@ class Residents:
                 parked.station.close()
             raise
         loading_s = self._clock()
-        station = (parked and woken(parked.station)) or self._loaded(spec)
+        station = parked and woken(parked.station)
+        if station is None:
+            station, more = self._loaded_in_room(spec, shelf)
+            gone |= more
         now_s, model_bytes = self._clock(), station.memory().model_bytes
         log.info("model %s loaded in %.1f s, it takes %.2f GiB", spec.name, now_s - loading_s, model_bytes / GIB)
         self._sizes.learn(spec, model_bytes)
@@ -212,6 +216,23 @@ class Residents:
         self._sizes.recall()
         return self._shelf
 
+    def _loaded_in_room(self, spec: ModelSpec, shelf: HostShelf) -> tuple[ModelStation, dict[str, Cause]]:
+        """Where the device refuses, whatever was thought of sizes, all that have nothing to do make room, and it is
+        tried once more. They do not for one that was refused although they were gone."""
+        gone: dict[str, Cause] = {}
+        while True:
+            try:
+                return self._loaded(spec), gone
+            except (ModelUnavailable, RuntimeError) as error:
+                idle = goers_first(self._lodgers(), self._leaving)
+                if not lacks_memory(error) or self._sizes.was_refused(spec):
+                    raise
+                if not idle:
+                    self._sizes.note_refusal(spec)
+                    raise
+                log.warning("model %s takes more than there is room for: %s", spec.name, error)
+            gone |= self._put_away(idle, spec, shelf)
+
     def _loaded(self, spec: ModelSpec) -> ModelStation:
         engine = self._load(spec)
         try:
@@ -221,7 +242,8 @@ class Residents:
         except Exception:
             engine.close()
             raise
-        return ModelStation(spec, engine, self._storage, self._inputs)
+        measured_with = self._sizes.measured_with(spec)
+        return ModelStation(spec, engine, self._storage, self._inputs, measured_with=measured_with)
 
     def _make_room(self, spec: ModelSpec, needed: int, shelf: HostShelf) -> dict[str, Cause]:
         """Put those away that make room. Raises ModelUnavailable where it never fits, or not beside those at work."""
@@ -229,6 +251,10 @@ class Residents:
         going = who_goes(lodgers, goers_first(lodgers, self._leaving), needed, self._bounds)
         if going is None:
             raise self._no_room(spec, needed)
+        return self._put_away(going, spec, shelf)
+
+    def _put_away(self, going: Sequence[Lodger], spec: ModelSpec, shelf: HostShelf) -> dict[str, Cause]:
+        """To the host's memory, or for good."""
         causes = {lodger.batch_key: self._cause(lodger.batch_key) for lodger in going}
         for lodger in going:
             log.info("model %s makes room for %s: %s", lodger.batch_key, spec.name, causes[lodger.batch_key])
@@ -245,10 +271,10 @@ class Residents:
         budget, at_work = self._bounds.budget_bytes or 0, sum(not lodger.is_idle for lodger in self._lodgers())
         beside = "" if not self._bounds.fit([], needed) else f" and {at_work} others at work"
         return ModelUnavailable(
-            f"model {spec.name} takes {needed / GIB:.2f} GiB; this worker has {budget / GIB:.2f} GiB for models"
+            f"model {spec.name} takes {self._sizes.told(spec)}; this worker has {budget / GIB:.2f} GiB for models"
             f" (GENMILL_MEMORY_GIB){beside}"
         )
 
     def _needed(self, spec: ModelSpec) -> int:
         """What it will take; where nothing bounds that, nobody looks."""
-        return 0 if self._bounds.budget_bytes is None else self._sizes.of(spec)
+        return 0 if self._bounds.budget_bytes is None else self._sizes.within(spec, self._bounds.budget_bytes)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from genmill.errors import GenmillError, InputUnavailable, InvalidJob, StorageUnavailable
@@ -60,12 +61,15 @@ class ModelStation:
         storage: Storage,
         pool: ThreadPoolExecutor,
         clock: Callable[[], float] = time.perf_counter,
+        measured_with: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """`measured_with`: the circumstances of what is measured of the model here."""
         self.batch_key = spec.batch_key
         self.step_s = 0.0
         self.spent_s = 0.0
         self._clock = clock
         self._spec, self._engine, self._storage, self._pool = spec, engine, storage, pool
+        self._measured_with = dict(measured_with)
         self._loading: dict[str, tuple[Claim, Future[EngineJob]]] = {}
         self._refused: list[StationEvent] = []
 
@@ -153,7 +157,11 @@ class ModelStation:
 
     def memory(self) -> ModelMemory:
         """What the model takes, as far as that was measured."""
-        return self._engine.memory()
+        return replace(self._engine.memory(), measured_with=self._measured_with)
+
+    def parked_bytes(self) -> int:
+        """What it holds of the host's memory while it is parked."""
+        return self._engine.parked_bytes()
 
     def park(self) -> None:
         """Out of use: to the host's memory. Raises RuntimeError where that has no room; close it then."""

@@ -1,20 +1,22 @@
-"""Encoding and storing outputs in threads. A storage that is down costs waiting, never the GPU work again."""
+"""Making the pixels of outputs, encoding and storing them in threads, so that no step of the engines waits for it. A
+storage that is down costs waiting, never the GPU work again."""
 
 from __future__ import annotations
 
 import logging
 import queue
 import threading
-from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from genmill.errors import JobFailure, StorageUnavailable
 from genmill.jobs import Claim
 from genmill.storage import Storage
 from genmill.store import Outcome, Settlement
-from worker.encoding import encoded
-from worker.engines.base import Finished, Receipt, TextOutput, Video
+from worker.encoding import Encoded, developed, encoded
+from worker.engines.base import Finished, Receipt, TextOutput, Undeveloped, Video, is_device_lost
+from worker.traces import trace
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,26 +28,34 @@ LONGEST_RETRY_S = 10.0
 
 
 class Uploader:
-    """`start` a finished job; its settlement comes out of `take_done` once every output is stored."""
+    """`start` a finished job; its settlement comes out of `take_done` once every output is stored, or was none.
+
+    One set of threads makes files of outputs, as they come, another stores them: while the storage is away only files
+    wait, which are much smaller than what the engines hand over."""
 
     def __init__(self, storage: Storage, threads: int) -> None:
         self._storage = storage
+        self._encoders = ThreadPoolExecutor(threads, thread_name_prefix="encode")
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="upload")
         self._done: queue.SimpleQueue[Settlement] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._is_away = False
-        self._lock = threading.Lock()
-        self._pending: dict[tuple[str, int], tuple[Future[None], int]] = {}
+        self._lost: Exception | None = None
+        self._changed = threading.Condition()
+        self._pending: dict[tuple[str, int], int] = {}
 
     def start(self, claim: Claim, finished: Finished) -> None:
         if not finished.images:  # nothing to store
-            self._done.put(self._settlement(claim, finished))
+            self._done.put(_settled(claim, finished, []))
             return
-        with self._lock:
-            future = self._pool.submit(self._store_outputs, claim, finished)
-            self._pending[claim.job_id, claim.fence] = future, sum(map(frames_of, finished.images))
+        with self._changed:
+            self._pending[claim.job_id, claim.fence] = sum(map(frames_of, finished.images))
+        self._encoders.submit(self._encode, claim, finished)
 
     def take_done(self) -> list[Settlement]:
+        """Raises what told a thread that the device is lost: then the process must end."""
+        if self._lost is not None:
+            raise self._lost
         done = []
         while not self._done.empty():
             done.append(self._done.get())
@@ -57,34 +67,56 @@ class Uploader:
             self._pool.submit(self._delete, f"{job_id}/{fence}")
 
     def is_pending(self, claim: Claim) -> bool:
-        with self._lock:
+        with self._changed:
             return (claim.job_id, claim.fence) in self._pending
 
     def pending(self) -> int:
         """Pictures, and frames of videos, that wait in memory to be stored."""
-        with self._lock:
-            return sum(frames for _, frames in self._pending.values())
+        with self._changed:
+            return sum(self._pending.values())
 
     def finish(self) -> None:
         """Store what can be stored at once; what the storage does not take is given back by the worker."""
         self._closing.set()
-        with self._lock:
-            pending = [future for future, _ in self._pending.values()]
-        wait(pending)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._pending)
 
     def close(self) -> None:
         """Finish, and end the threads."""
         self._closing.set()
+        self._encoders.shutdown(wait=True)
         self._pool.shutdown(wait=True)
 
-    def _store_outputs(self, claim: Claim, finished: Finished) -> None:
+    def _encode(self, claim: Claim, finished: Finished) -> None:
         try:
-            self._done.put(self._settlement(claim, finished))
+            files = [encoded(developed(output)) for output in finished.images]
+        except Exception as err:  # noqa: BLE001  # the edge of the thread: a job that is not settled would run for ever
+            if is_device_lost(err):
+                self._lost = err
+                self._end(claim)
+            else:
+                self._end(claim, _failed(claim, finished, err))
+        else:
+            self._pool.submit(self._store, claim, finished, files)
+
+    def _store(self, claim: Claim, finished: Finished, files: Sequence[Encoded]) -> None:
+        try:
+            outputs = [self._put(claim, number, file) for number, file in enumerate(files)]
+            self._end(claim, _settled(claim, finished, outputs))
         except StorageUnavailable:
             log.warning("job %s: its outputs are not stored, the worker leaves", claim.job_id)
-        finally:
-            with self._lock:
-                del self._pending[claim.job_id, claim.fence]
+            self._end(claim)
+        except Exception as err:  # noqa: BLE001  # the edge of the thread, as above
+            self._delete(f"{claim.job_id}/{claim.fence}")
+            self._end(claim, _failed(claim, finished, err))
+
+    def _end(self, claim: Claim, settlement: Settlement | None = None) -> None:
+        """It waits for nothing any more; without a settlement the worker gives the job back."""
+        if settlement is not None:
+            self._done.put(settlement)
+        with self._changed:
+            del self._pending[claim.job_id, claim.fence]
+            self._changed.notify_all()
 
     def _delete(self, prefix: str) -> None:
         if self._closing.is_set() and self._is_away:  # a leaving worker does not wait for what nobody reads
@@ -95,26 +127,14 @@ class Uploader:
             self._is_away = True
             log.warning("outputs under %s stay, although nobody reads them: %s", prefix, err.detail)
 
-    def _settlement(self, claim: Claim, finished: Finished) -> Settlement:
-        """Raises StorageUnavailable when the worker leaves before the storage is back."""
-        try:
-            outputs = [self._put(claim, number, image) for number, image in enumerate(finished.images)]
-            result = result_of(finished, outputs)
-        except StorageUnavailable:
-            raise
-        except Exception as err:  # the edge of the thread: a job that is not settled would run for ever
-            log.exception("output of %s", claim.job_id)
-            failure = JobFailure(f"the output could not be stored: {err}")
-            return Settlement(claim.job_id, claim.fence, Outcome.FAILED, error=failure)
-        return Settlement(claim.job_id, claim.fence, Outcome.FINISHED, result, gpu_ms=finished.receipt.gpu_ms)
-
-    def _put(self, claim: Claim, number: int, output: Image | Video) -> dict[str, Any]:
-        body, content_type, suffix, facts = encoded(output)
-        key = f"{claim.job_id}/{claim.fence}/{number}{suffix}"
+    def _put(self, claim: Claim, number: int, file: Encoded) -> dict[str, Any]:
+        """The output as results tell of it. Raises StorageUnavailable when the worker leaves before the storage is
+        back."""
+        key = f"{claim.job_id}/{claim.fence}/{number}{file.suffix}"
         wait_s = FIRST_RETRY_S
         while True:
             try:
-                self._storage.put(key, body, content_type)
+                self._storage.put(key, file.body, file.content_type)
                 self._is_away = False
                 break
             except StorageUnavailable as err:
@@ -123,10 +143,28 @@ class Uploader:
                 if self._closing.wait(wait_s):
                     raise
                 wait_s = min(wait_s * 2, LONGEST_RETRY_S)
-        return {"key": key, "content_type": content_type, **facts, "bytes": len(body)}
+        return {"key": key, "content_type": file.content_type, **file.facts, "bytes": len(file.body)}
 
 
-def frames_of(output: Image | Video) -> int:
+def _settled(claim: Claim, finished: Finished, outputs: list[dict[str, Any]]) -> Settlement:
+    result = result_of(finished, outputs)
+    return Settlement(claim.job_id, claim.fence, Outcome.FINISHED, result, gpu_ms=finished.receipt.gpu_ms)
+
+
+def _failed(claim: Claim, finished: Finished, fault: Exception) -> Settlement:
+    """Its GPU time is spent all the same."""
+    error = fault
+    if not isinstance(error, JobFailure):
+        log.error("output of %s", claim.job_id, exc_info=fault)
+        error = JobFailure(f"the output could not be stored: {fault}")
+        error.__cause__ = fault
+    gpu_ms = finished.receipt.gpu_ms
+    return Settlement(claim.job_id, claim.fence, Outcome.FAILED, error=error, exc=trace(error), gpu_ms=gpu_ms)
+
+
+def frames_of(output: Image | Video | Undeveloped) -> int:
+    if isinstance(output, Undeveloped):
+        return output.frames
     return len(output.frames) if isinstance(output, Video) else 1
 
 

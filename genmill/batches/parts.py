@@ -6,7 +6,8 @@ import json
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from threading import Lock
+from typing import Any, TypeVar
 
 from genmill.batches.lines import Line
 from genmill.errors import NotFound
@@ -19,6 +20,9 @@ RESULTS_A_PART = 1_000
 """A full part; the last one is written anew as it grows, so this bounds what a kill may write in vain."""
 PARTS_HELD, STARTS_HELD = 16, 1_000
 NDJSON = "application/x-ndjson"
+
+Name = TypeVar("Name")
+Value = TypeVar("Value")
 
 
 def folder_of(batch_id: str) -> str:
@@ -33,10 +37,11 @@ def input_key(batch_id: str, number: int, role: str) -> str:
 
 class LineParts:
     """Lines by their number, counted from 1. A part begins after every LINES_A_PART lines; where those take more than
-    PART_BYTES, another begins in between. Each is named by the number of lines before it."""
+    PART_BYTES, another begins in between. Each is named by the number of lines before it. Any thread may read."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self._lock = Lock()  # of what is held; the storage is read without it
         self._held: OrderedDict[tuple[str, int], list[bytes]] = OrderedDict()
         self._last_starts: OrderedDict[str, int] = OrderedDict()
 
@@ -60,28 +65,27 @@ class LineParts:
     def _part_with(self, batch_id: str, after: int) -> tuple[int, list[bytes]]:
         """(number of lines before it, its lines) of the part that has the line after number `after`. From part to
         part, on from the last one that was found, so that a batch of large lines is not read over and over."""
-        first, last = after - after % LINES_A_PART, self._last_starts.get(batch_id, 0)
+        with self._lock:
+            first, last = after - after % LINES_A_PART, self._last_starts.get(batch_id, 0)
         start = last if first <= last <= after else first
         while (lines := self._part(batch_id, start)) and start + len(lines) <= after:
             start += len(lines)
-        self._last_starts[batch_id] = start
-        self._last_starts.move_to_end(batch_id)
-        if len(self._last_starts) > STARTS_HELD:
-            self._last_starts.popitem(last=False)
+        with self._lock:
+            _keep(self._last_starts, batch_id, start, STARTS_HELD)
         return start, lines
 
     def _part(self, batch_id: str, start: int) -> list[bytes]:
         place = (batch_id, start)
-        if place not in self._held:
+        with self._lock:
+            lines = self._held.get(place)
+        if lines is None:
             try:
-                body = self._storage.get(_line_key(batch_id, start)).body
+                lines = self._storage.get(_line_key(batch_id, start)).body.splitlines()
             except NotFound:
                 return []
-            self._held[place] = body.splitlines()
-            if len(self._held) > PARTS_HELD:
-                self._held.popitem(last=False)
-        self._held.move_to_end(place)
-        return self._held[place]
+        with self._lock:
+            _keep(self._held, place, lines, PARTS_HELD)
+        return lines
 
 
 class ResultParts:
@@ -103,6 +107,14 @@ class ResultParts:
 
     def drop(self, batch_id: str, name: str) -> None:
         self._storage.delete_prefix(_result_key(batch_id, name))
+
+
+def _keep(held: OrderedDict[Name, Value], name: Name, value: Value, most: int) -> None:
+    """As the last that was used; the first goes where there are more than `most`."""
+    held[name] = value
+    held.move_to_end(name)
+    if len(held) > most:
+        held.popitem(last=False)
 
 
 def as_row(result: dict[str, Any]) -> bytes:

@@ -25,7 +25,7 @@ from genmill.up.folder import DEFAULT_DATA, DataFolder, UpFailed
 from genmill.up.ports import why_not
 from genmill.up.valkey import EmbeddedValkey, refuse_leftover
 
-DECIDED = (*SHARED, "auth", "host", "port")
+DECIDED = (*SHARED, "auth", "host", "port", "workers_per_host")
 """Settings that `up` may decide; the processes get them in their environment."""
 
 
@@ -70,6 +70,8 @@ def decide(options: UpOptions, folder: DataFolder) -> Settings:
         chosen["storage_url"] = f"file://{folder.outputs}"
     if "auth" not in given and settings.host in LOOPBACK:
         chosen["auth"] = False
+    if "workers_per_host" not in given and options.workers > 1:  # one alone may be the first of several, on GPUs
+        chosen["workers_per_host"] = options.workers
     return load_settings(**chosen)
 
 

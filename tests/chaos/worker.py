@@ -113,6 +113,9 @@ class ChaosEngine:
     def recall(self, memory: ModelMemory) -> None:
         pass
 
+    def parked_bytes(self) -> int:
+        return 0
+
     def park(self) -> None:
         pass
 

@@ -274,6 +274,9 @@ def test_options_beat_the_environment_and_outputs_lie_in_the_folder(
 ) -> None:
     bare_environment.setenv("GENMILL_PORT", "9001")
     assert decide(UpOptions(tmp_path), DataFolder(tmp_path)).port == 9001
+    assert decide(UpOptions(tmp_path), DataFolder(tmp_path)).workers_per_host is None
+    several = decide(UpOptions(tmp_path, workers=3), DataFolder(tmp_path))
+    assert child_environment(several)["GENMILL_WORKERS_PER_HOST"] == "3"
     settings = decide(UpOptions(tmp_path, port=9002), DataFolder(tmp_path))
 
     assert settings.port == 9002

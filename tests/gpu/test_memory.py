@@ -15,7 +15,7 @@ from worker.engines.base import EngineJob, Finished
 from worker.engines.devices import find_device, give_back_memory
 from worker.engines.diffusion import DiffusionEngine
 from worker.engines.memory import KEPT_FREE, CudaMeter, bytes_of
-from worker.engines.shelf import fetch, modules_of, shelve
+from worker.engines.shelf import Weights, fetch, modules_of, shelve
 from worker.engines.text import TextEngine
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -79,16 +79,24 @@ def test_a_row_takes_what_was_measured_and_the_cap_follows() -> None:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
+def pinned_bytes() -> int:
+    """What torch's allocator holds of the host, in use or not."""
+    return int(torch.cuda.host_memory_stats()["allocated_bytes.current"])
+
+
 def test_weights_go_to_pinned_memory_and_come_back_the_same() -> None:
     pipe = tiny.stable_diffusion().to(CUDA)
     modules = modules_of(pipe)
     before = [parameter.detach().clone() for module in modules for parameter in module.parameters()]
     give_back_memory()
-    held, weights = torch.cuda.memory_allocated(), bytes_of(*modules)
+    held, weights, pinned = torch.cuda.memory_allocated(), bytes_of(*modules), pinned_bytes()
     shelve(modules, CUDA)
     assert held - torch.cuda.memory_allocated() >= weights
     assert all(parameter.is_pinned() for module in modules for parameter in module.parameters())
+    assert pinned_bytes() - pinned == Weights(modules, CUDA).parked_bytes() < 1.1 * weights + 2 * MIB
     fetch(modules, CUDA)
+    give_back_memory()
+    assert pinned_bytes() <= pinned
     after = [parameter for module in modules for parameter in module.parameters()]
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 

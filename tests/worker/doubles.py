@@ -63,6 +63,9 @@ class FakeEngine:
     def recall(self, memory: ModelMemory) -> None:
         self.recalled.append(memory)
 
+    def parked_bytes(self) -> int:
+        return self.model_bytes
+
     def park(self) -> None:
         self._move("park")
 

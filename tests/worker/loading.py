@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from redis import Redis
 
@@ -15,8 +16,9 @@ from genmill.settings import Settings
 from genmill.store import Store
 from tests.fleet import eventually
 from tests.worker.doubles import FakeEngine
-from worker.engines.base import Device
+from worker.engines.base import Device, ModelMemory
 from worker.floor import Floor
+from worker.sizes import circumstances
 
 CLASSES = ["p0", "p1", "p2", "p3"]
 GIB = 2**30
@@ -31,6 +33,13 @@ def registry_of(folder: Path, names: str, **fields: object) -> Registry:
     path = folder / "models.toml"
     path.write_text(text)
     return load_registry(path)
+
+
+def measured_on(
+    device: Device, spec: ModelSpec, gib: float, peaks: Mapping[str, Mapping[int, int]] = MappingProxyType({})
+) -> ModelMemory:
+    """What a worker with such a device would have stored of it."""
+    return ModelMemory(device.name, int(gib * GIB), dict(peaks), circumstances(spec, device))
 
 
 class Loader:
@@ -86,6 +95,17 @@ def run_until(floor: Floor, is_done: Callable[[], bool]) -> None:
         return is_done()
 
     eventually(turned, every_s=0.001)
+
+
+def run_one(floor: Floor, store: Store, registry: Registry, model: str) -> None:
+    """One job of this model, to its success."""
+    job_id = submit_to(store, registry, model)
+    run_until(floor, lambda: all_done(store, [job_id]))
+
+
+def resident(floor: Floor) -> str:
+    """The letters of the loaded models, least recently used first."""
+    return "".join(station.batch_key[0] for station in floor.residents.stations())
 
 
 def all_done(store: Store, ids: list[str]) -> bool:

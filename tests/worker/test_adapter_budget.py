@@ -13,7 +13,7 @@ from genmill.registry import ModelSpec, Registry, load_registry
 from genmill.store import Store
 from tests.conftest import SettingsFactory
 from tests.worker.doubles import DressableEngine
-from tests.worker.loading import GIB, Loader, all_done, overdue, run_until, submit_to, turn
+from tests.worker.loading import GIB, Loader, all_done, overdue, resident, run_until, submit_to, turn
 from worker.engines.base import Device
 from worker.floor import Floor
 from worker.switches import Cause
@@ -70,10 +70,6 @@ def submit_with(store: Store, registry: Registry, model: str, **loras: float) ->
     asked = [{"name": name, "weight": weight} for name, weight in loras.items()]
     job_input = spec.parse_input({"prompt": "x", "width": 64, "height": 64, "steps": 2, "loras": asked})
     return store.submit(JobRequest(new_job_id(), "t", spec, job_input))[0]
-
-
-def resident(floor: Floor) -> str:
-    return "".join(station.batch_key[0] for station in floor.residents.stations())
 
 
 def test_adapters_that_were_read_count_to_their_model(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,27 @@ from genmill.jobs import JobState
 from genmill.registry import Registry
 from genmill.store import Store
 from tests.conftest import SettingsFactory
-from tests.worker.loading import GIB, Loader, all_done, overdue, registry_of, run_until, submit_to, turn
-from worker.engines.base import Device, ModelMemory, write_memory
+from tests.worker.loading import (
+    GIB,
+    Loader,
+    all_done,
+    measured_on,
+    overdue,
+    registry_of,
+    resident,
+    run_one,
+    run_until,
+    submit_to,
+    turn,
+)
+from worker.engines.base import Device, write_memory
 from worker.floor import Floor
 from worker.switches import Cause
 
 GPU = Device("a GPU", memory_bytes=16 * GIB, host_bytes=8 * GIB, dtype="float16")
 """12 GiB of it are for models."""
 
+measured = partial(measured_on, GPU)
 Serve = Callable[..., Floor]
 
 
@@ -45,16 +59,6 @@ def serve(store: Store, registry: Registry, make_settings: SettingsFactory) -> I
     yield start
     for floor in floors:
         floor.close()
-
-
-def run_one(floor: Floor, store: Store, registry: Registry, model: str) -> str:
-    job_id = submit_to(store, registry, model)
-    run_until(floor, lambda: all_done(store, [job_id]))
-    return job_id
-
-
-def resident(floor: Floor) -> str:
-    return "".join(station.batch_key[0] for station in floor.residents.stations())
 
 
 def test_the_least_recently_used_go_until_the_next_fits(serve: Serve, store: Store, registry: Registry) -> None:
@@ -95,20 +99,8 @@ def test_what_never_fits_is_unavailable_with_the_figures(serve: Serve, store: St
     assert resident(floor) == "a"
 
 
-def test_what_others_have_measured_is_known_before_loading(
-    serve: Serve, store: Store, registry: Registry
-) -> None:  # fmt: skip
-    key = registry.get("b").batch_key
-    store.memory.note("a GPU", {key: write_memory(ModelMemory("a GPU", 13 * GIB))})
-    loader = Loader(gib={"b": 1}, device=GPU)
-    floor = serve(loader, "a")
-    job_id = submit_to(store, registry, "b")
-    run_until(floor, lambda: bool((record := store.get(job_id)) and record.error))
-    assert loader.loaded == ["a"]
-
-
 def test_an_engine_starts_with_what_others_have_measured(serve: Serve, store: Store, registry: Registry) -> None:
-    known = ModelMemory("a GPU", GIB, {"unet 4x8x8": {2: 100, 4: 200}})
+    known = measured(registry.get("a"), 1, peaks={"unet 4x8x8": {2: 100, 4: 200}})
     store.memory.note("a GPU", {registry.get("a").batch_key: write_memory(known)})
     store.memory.note("another", {registry.get("b").batch_key: write_memory(known)})
     loader = Loader(device=GPU)
@@ -216,7 +208,7 @@ def test_several_make_way_for_a_large_one_that_is_overdue(
     serve: Serve, store: Store, registry: Registry, redis: Redis
 ) -> None:
     key = registry.get("c").batch_key
-    store.memory.note("a GPU", {key: write_memory(ModelMemory("a GPU", 10 * GIB))})
+    store.memory.note("a GPU", {key: write_memory(measured(registry.get("c"), 10))})
     loader = Loader(gib={"a": 5, "b": 5, "c": 10}, device=GPU)
     floor = serve(loader, "ab")
     backlog = [submit_to(store, registry, name, steps=3) for name in "ab" * 12]

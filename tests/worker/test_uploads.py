@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from PIL import Image
 
+from genmill.errors import OutputInvalid
 from genmill.jobs import Claim
-from genmill.store import Outcome
+from genmill.store import Outcome, Settlement
 from tests.fleet import eventually
 from tests.worker.doubles import FlakyStorage, receipt
 from worker.encoding import durations_ms
-from worker.engines.base import Finished, Video
+from worker.engines.base import Finished, Undeveloped, Video
 from worker.uploads import Uploader
 
 CLAIM = Claim("j1", 3, "p1", "a", "shapes@1/auto", 0, 0, 1, 1, None, False, None, ("f", [], {}))
@@ -96,3 +99,84 @@ def test_no_rounding_of_a_frames_time_adds_up(fps: int) -> None:
     durations = durations_ms(film(fps, count=97))
     assert sum(durations) == round(97 * 1000 / fps)
     assert max(durations) - min(durations) <= 1
+
+
+def fails(error: Exception) -> Undeveloped:
+    def develop() -> Image.Image:
+        raise error
+
+    return Undeveloped(develop)
+
+
+def test_pixels_are_made_by_threads_of_their_own() -> None:
+    makers: list[str] = []
+
+    def develop() -> Image.Image:
+        makers.append(threading.current_thread().name)
+        return Image.new("RGB", (8, 8), "red")
+
+    storage, given = FlakyStorage(), (Undeveloped(develop), Undeveloped(lambda: film(8), 12))
+    uploader = Uploader(storage, threads=1)
+    uploader.start(CLAIM, Finished("j1", receipt(), images=given))
+    (done,) = eventually(uploader.take_done)
+    uploader.close()
+    assert [output["content_type"] for output in done.result["outputs"]] == ["image/png", "image/webp"]
+    assert [name.startswith("encode") for name in makers] == [True]
+
+
+def test_frames_that_are_not_made_yet_count_as_waiting() -> None:
+    uploader = Uploader(FlakyStorage(failures=10**9), threads=1)
+    uploader.start(CLAIM, Finished("j1", receipt(), images=(Undeveloped(lambda: film(8), 12),)))
+    assert uploader.pending() == 12
+    uploader.close()
+
+
+def test_while_the_storage_is_away_no_pixels_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More jobs than threads: those that find none to store them are files already."""
+    monkeypatch.setattr("worker.uploads.FIRST_RETRY_S", 0.001)
+    storage, made = FlakyStorage(failures=10**9), list[int]()
+
+    def develop(number: int) -> Image.Image:
+        made.append(number)
+        return Image.new("RGB", (8, 8), "red")
+
+    uploader = Uploader(storage, threads=1)
+    for number in range(5):
+        claim = replace(CLAIM, job_id=f"j{number}")
+        uploader.start(claim, Finished(claim.job_id, receipt(), images=(Undeveloped(partial(develop, number)),)))
+    eventually(lambda: len(made) == 5)
+    assert made == list(range(5))
+    assert uploader.pending() == 5
+    storage.failures = 0
+    done = list[Settlement]()
+    eventually(lambda: (done.extend(uploader.take_done()), len(done) == 5)[1])
+    assert [one.outcome for one in done] == [Outcome.FINISHED] * 5
+    uploader.close()
+
+
+def test_an_output_that_is_none_fails_its_job_costs_its_time_and_leaves_nothing() -> None:
+    storage = FlakyStorage()
+    uploader = Uploader(storage, threads=1)
+    good = Image.new("RGB", (8, 8), "red")
+    uploader.start(CLAIM, Finished("j1", receipt(gpu_ms=7.0), images=(good, fails(OutputInvalid()))))
+    (done,) = eventually(uploader.take_done)
+    assert (done.outcome, done.gpu_ms, type(done.error)) == (Outcome.FAILED, 7.0, OutputInvalid)
+    assert "OutputInvalid" in done.exc
+    uploader.start(CLAIM, Finished("j1", receipt(), images=(good, fails(ValueError("no such colours")))))
+    (done,) = eventually(uploader.take_done)
+    assert (done.outcome, done.gpu_ms) == (Outcome.FAILED, 5.0)
+    assert "no such colours" in str(done.error)
+    uploader.close()
+    assert storage.objects == {}
+
+
+def test_a_device_that_is_lost_meanwhile_is_told_to_the_loop() -> None:
+    class AcceleratorError(RuntimeError):
+        """As torch names it."""
+
+    uploader = Uploader(FlakyStorage(), threads=1)
+    uploader.start(CLAIM, Finished("j1", receipt(), images=(fails(AcceleratorError("gone")),)))
+    eventually(lambda: not uploader.is_pending(CLAIM))
+    with pytest.raises(AcceleratorError):
+        uploader.take_done()
+    uploader.close()

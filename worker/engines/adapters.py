@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from genmill.errors import ModelUnavailable
 from genmill.extras import AdapterSpec, LoraSet
@@ -24,18 +25,18 @@ log = logging.getLogger(__name__)
 
 
 class Wardrobe:
-    """The adapters of one pipeline. At any time one set of them is active in all its components, none at first."""
+    """The adapters of one pipeline. At any time one set of them is active in each of its components, none at first."""
 
     def __init__(self, spec: ModelSpec, pipe: DiffusionPipeline) -> None:
         self._spec, self._pipe = spec, pipe
-        self._loaded: set[str] = set()
-        self._layers: list[Any] = []
-        self._worn: LoraSet = ()
+        self._changed: dict[str, frozenset[str]] = {}  # by adapter, the components
+        self._layers: dict[str, list[Any]] = {}  # by component, those that some adapter changes
+        self._worn: dict[str, LoraSet] = {}
 
     def load(self, name: str) -> int:
         """Read an adapter's weights; leaves active what is. Returns the bytes that they take, 0 where they were there.
         Raises ModelUnavailable telling why."""
-        if name in self._loaded:
+        if self.has(name):
             return 0
         adapter, before = self._spec.adapters[name], bytes_of(*modules_of(self._pipe))
         if find_spec("peft") is None:
@@ -48,7 +49,7 @@ class Wardrobe:
             warnings.filterwarnings("ignore", "Adapter .* was active which is now deleted")  # one that failed
             try:
                 load(_place_of(adapter), adapter_name=name, use_safetensors=True, **_file_of(adapter))
-                self._check(name)
+                changed = self._components_of(name)
             except torch.AcceleratorError:
                 raise
             except Exception as error:  # the edge to its loaders, which raise what files and hubs make them raise
@@ -56,34 +57,42 @@ class Wardrobe:
                 raise self._unavailable(name, adapter, _reason(error)) from error
             finally:
                 self._layers = _layers_of(self._pipe)
-                self._put_on(self._worn)
-        self._loaded.add(name)
+                for component in self._layers:
+                    self._put_on(component, self._worn.get(component, ()))
+        self._changed[name] = changed
         log.info("model %s: adapter %s loaded", self._spec.name, name)
         return bytes_of(*modules_of(self._pipe)) - before
 
     def has(self, name: str) -> bool:
         """Whether it is in memory."""
-        return name in self._loaded
+        return name in self._changed
 
-    def wear(self, loras: LoraSet) -> None:
-        """Have exactly these active, with their weights, in every component that has them."""
-        if loras != self._worn:
-            self._put_on(loras)
-            self._worn = loras
+    def part_for(self, component: str, loras: LoraSet) -> LoraSet:
+        """Those of a set that change this component; all that matters to its calls. They are in memory."""
+        return tuple(lora for lora in loras if component in self._changed[lora.name])
 
-    def _put_on(self, loras: LoraSet) -> None:
+    def wear(self, component: str, loras: LoraSet) -> None:
+        """Have exactly these active, with their weights, in the component."""
+        if loras != self._worn.get(component, ()):
+            self._put_on(component, loras)
+            self._worn[component] = loras
+
+    def _put_on(self, component: str, loras: LoraSet) -> None:
         """What the pipeline's `set_adapters` does to each layer, without its walk over all modules: sets that are on
         board together change places in every turn. A layer passes over adapters that it has not."""
         names = [lora.name for lora in loras]
-        for layer in self._layers:
+        for layer in self._layers.get(component, ()):
             layer.set_adapter(names, inference_mode=True)
             for lora in loras:
                 layer.set_scale(lora.name, lora.weight)
 
-    def _check(self, name: str) -> None:
-        """diffusers passes a file over, with a warning, in which nothing is for this model."""
-        if not any(name in names for names in self._pipe.get_list_adapters().values()):
+    def _components_of(self, name: str) -> frozenset[str]:
+        """Those that it changes. Raises ValueError for none: diffusers passes over, with a warning, a file in which
+        nothing is for this model."""
+        changed = frozenset(part for part, names in self._pipe.get_list_adapters().items() if name in names)
+        if not changed:
             raise ValueError("its weights fit no layer of this model")
+        return changed
 
     def _drop(self, name: str) -> None:
         """What a load that failed half-way left in some component."""
@@ -97,11 +106,15 @@ class Wardrobe:
         return ModelUnavailable(f"adapter {name} of model {self._spec.name}: {where}{reason}")
 
 
-def _layers_of(pipe: DiffusionPipeline) -> list[Any]:
-    """Of all components, those that an adapter has changed."""
+def _layers_of(pipe: DiffusionPipeline) -> dict[str, list[Any]]:
+    """Of each component, those that an adapter has changed."""
     from peft.tuners.tuners_utils import BaseTunerLayer  # noqa: PLC0415 - a second, of models with adapters alone
 
-    return [layer for module in modules_of(pipe) for layer in module.modules() if isinstance(layer, BaseTunerLayer)]
+    return {
+        name: [layer for layer in part.modules() if isinstance(layer, BaseTunerLayer)]
+        for name, part in pipe.components.items()
+        if isinstance(part, nn.Module)
+    }
 
 
 def can_wear(component: str) -> bool:

@@ -83,6 +83,15 @@ class Video:
 
 
 @dataclass(frozen=True, slots=True)
+class Undeveloped:
+    """A picture, or a video of so many frames, whose pixels are still to be made: the worker calls `develop`, once, in
+    another thread than the engine's. It raises JobFailure for an output that is none, and whatever goes wrong."""
+
+    develop: Callable[[], Image | Video]
+    frames: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class TextOutput:
     """`tokens`, where logprobs were asked for: {token, logprob, top: [{token, logprob}]} of each token written, those
     of a stop string or of the end of text among them."""
@@ -122,7 +131,7 @@ class Finished:
 
     job_id: str
     receipt: Receipt
-    images: tuple[Image | Video, ...] = ()
+    images: tuple[Image | Video | Undeveloped, ...] = ()
     text: TextOutput | None = None
 
 
@@ -152,11 +161,13 @@ Curve = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
     """What a model takes of a device of this name: for itself, and its forwards at their peak, over what was held
-    before, by part and shape of a row, and by rows. Bytes."""
+    before, by part and shape of a row, and by rows. Bytes. `measured_with`: in which circumstances; engines leave it
+    to the worker."""
 
     device: str
     model_bytes: NonNegativeInt
     peaks: Mapping[str, Mapping[PositiveInt, NonNegativeInt]] = field(default_factory=dict)
+    measured_with: Mapping[str, str] = field(default_factory=dict)
 
 
 _MEMORY = TypeAdapter(ModelMemory)
@@ -177,11 +188,13 @@ def read_memory(raw: bytes) -> ModelMemory | None:
 @dataclass(frozen=True, slots=True)
 class Device:
     """Where a worker's models run. `memory_bytes` is all that it has, None where caps are settings; `host_bytes` are
-    the host's for models that are out of use. `dtype`: of models whose entry says "auto"."""
+    the host's for models that are out of use, of all the workers there, `host_devices` how many such devices it has,
+    seen by this process or not. `dtype`: of models whose entry says "auto"."""
 
     name: str
     memory_bytes: int | None = None
     host_bytes: int = 0
+    host_devices: int = 1
     dtype: str = "float32"
 
 
@@ -224,6 +237,10 @@ class Engine(Protocol):
 
     def recall(self, memory: ModelMemory) -> None:
         """What another process has measured of the same model on such a device; own measurements replace it."""
+        ...
+
+    def parked_bytes(self) -> int:
+        """What it holds of the host's memory while it is parked."""
         ...
 
     def park(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -92,3 +92,31 @@ class Berth:
     @property
     def steps(self) -> int:
         return self.pictures[0].steps.total
+
+
+def yielding(berths: Collection[Berth]) -> list[Berth]:
+    """Who may rest for an urgent job, the latest virtual deadline first; nobody twice."""
+    able = [berth for berth in berths if berth.job.is_yielding and not berth.has_rested and berth.slots]
+    return sorted(able, key=lambda berth: -berth.job.vd_ms)
+
+
+def unused_slots(berths: Collection[Berth], slots: int) -> int:
+    """Of so many. Less than 0 where more are at work than there are slots."""
+    return slots - sum(berth.slots for berth in berths if not berth.is_resting)
+
+
+def make_way(berths: Collection[Berth], slots: int) -> None:
+    """For an urgent one that has just come: others rest until no more are at work than there are slots."""
+    for berth in yielding(berths):
+        if unused_slots(berths, slots) >= 0:
+            break
+        berth.rest(is_resting=True)
+
+
+def call_back(berths: Collection[Berth], slots: int) -> None:
+    """Those who rest go on as slots get free, the earliest virtual deadline first, before anybody new comes."""
+    for berth in sorted((one for one in berths if one.is_resting), key=lambda one: one.job.vd_ms):
+        unused = unused_slots(berths, slots)
+        if berth.slots > unused and unused < slots:  # alone it goes on in any case: it may have more images than slots
+            break
+        berth.rest(is_resting=False)

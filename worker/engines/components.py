@@ -1,4 +1,4 @@
-"""What stands for a pipeline's components in the copies that jobs run: doubles, for each set of adapters its own."""
+"""What stands for a pipeline's components in the copies that jobs run: doubles, shared by all they serve alike."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from genmill.errors import ModelUnavailable
 from genmill.extras import LoraSet
 from genmill.registry import ModelSpec
 from worker.engines.adapters import Wardrobe, can_wear
-from worker.engines.batches import Site
+from worker.engines.caps import RowCaps
 from worker.engines.memory import MemoryModel
 from worker.engines.rendezvous import Hub
-from worker.engines.sites import build_double, build_stand_ins
+from worker.engines.sites import Dress, build_double, build_stand_ins
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
-MOST_SETS = 64
-"""Sets whose doubles are kept although nobody on board has them; what their forwards taught goes with them."""
+MOST_DRESSED = 64
+"""Doubles with adapters that are kept although nobody on board has them; what their forwards taught goes with them."""
 
 
 class Components:
-    """Doubles by adapters and ControlNet. `denoiser` is the site of the model without adapters."""
+    """Doubles by adapters and ControlNet. `denoiser` is the site of the model without adapters.
+
+    A set of adapters has doubles of its own only for the components that some of its adapters change: at all others
+    its jobs meet everybody else's. Sets that change a component in the same way share that double."""
 
     def __init__(
         self,
@@ -37,8 +40,11 @@ class Components:
     ) -> None:
         self._spec, self._pipe, self._hub, self._memory = spec, pipe, hub, memory
         self._wardrobe = Wardrobe(spec, pipe) if spec.adapters else None
-        self._plain, self.denoiser = self._dressed(())
-        self._sets: dict[LoraSet, dict[str, nn.Module]] = {(): self._plain}
+        self._caps: dict[str, RowCaps] = {}
+        self._plain, self.denoiser = build_stand_ins(
+            pipe, hub, spec.max_batch, spec.optimizations, memory, partial(self._dress, loras=()), self._caps
+        )
+        self._dressed: dict[tuple[str, LoraSet], nn.Module] = {}
         self._controlnets = {
             name: build_double(f"controlnet {name}", module, hub, spec.max_batch, memory)[0]
             for name, module in controlnets.items()
@@ -56,16 +62,30 @@ class Components:
         missing = [lora.name for lora in loras if self._wardrobe is None or not self._wardrobe.has(lora.name)]
         if missing:
             raise ModelUnavailable(f"adapter {missing[0]} of model {self._spec.name} is not loaded")
-        if loras not in self._sets:
-            if len(self._sets) >= MOST_SETS:
-                self._sets = {one: self._sets[one] for one in {(), *in_use} if one in self._sets}
-            worn, _ = self._dressed(loras)
-            self._sets[loras] = self._plain | {name: double for name, double in worn.items() if can_wear(name)}
-        doubles = self._sets[loras]
-        return doubles if control is None else {**doubles, "controlnet": self._controlnets[control]}
+        dressed = {name: self._double(name, part, in_use) for name, part in self._parts(loras)}
+        controlnet = {} if control is None else {"controlnet": self._controlnets[control]}
+        return {**self._plain, **dressed, **controlnet}
 
-    def _dressed(self, loras: LoraSet) -> tuple[dict[str, nn.Module], Site]:
-        """The doubles and the denoiser's site. All sets' forwards teach the one memory model: an adapter's layers take
-        little beside those that they change."""
-        spec, dress = self._spec, None if self._wardrobe is None else partial(self._wardrobe.wear, loras)
-        return build_stand_ins(self._pipe, self._hub, spec.max_batch, spec.optimizations, self._memory, dress)
+    def _parts(self, loras: LoraSet) -> list[tuple[str, LoraSet]]:
+        """The components that this set changes, each with those of it that do."""
+        if self._wardrobe is None:
+            return []
+        parts = [(name, self._wardrobe.part_for(name, loras)) for name in self._plain if can_wear(name)]
+        return [(name, part) for name, part in parts if part]
+
+    def _double(self, name: str, part: LoraSet, in_use: Collection[LoraSet]) -> nn.Module:
+        """Of a component with these adapters active. All doubles' forwards teach the one memory model and the same
+        caps: an adapter's layers take little beside those that they change."""
+        if (name, part) not in self._dressed:
+            if len(self._dressed) >= MOST_DRESSED:
+                kept = {part for loras in in_use for part in self._parts(loras)}
+                self._dressed = {key: double for key, double in self._dressed.items() if key in kept}
+            self._dressed[name, part], _ = build_double(
+                name, getattr(self._pipe, name), self._hub, self._spec.max_batch, self._memory,
+                self._dress(name, part), self._caps,
+            )  # fmt: skip
+        return self._dressed[name, part]
+
+    def _dress(self, name: str, loras: LoraSet) -> Dress | None:
+        """None where no adapter ever changes the component."""
+        return partial(self._wardrobe.wear, name, loras) if self._wardrobe is not None and can_wear(name) else None

@@ -7,6 +7,7 @@ CPU's caches and a GPU's waves of blocks make them, is kept as it is.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 WEIGHT = 0.1
@@ -58,3 +59,8 @@ class ServiceCurve:
     def as_json(self) -> dict[str, object]:
         """What is published: milliseconds by rows, and the knee."""
         return {"ms": {str(rows): round(ms, 3) for rows, ms in sorted(self.means.items())}, "knee_rows": self.knee}
+
+
+def published(device: str, curves: Mapping[str, ServiceCurve]) -> dict[str, Mapping[str, object]]:
+    """Those that are known, as engines tell them: by device and shape, joined by a blank."""
+    return {f"{device} {shape}": curve.as_json() for shape, curve in curves.items() if curve.is_known}

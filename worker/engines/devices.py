@@ -17,6 +17,7 @@ import transformers
 from genmill.errors import ModelUnavailable
 from genmill.registry import ModelSpec
 from worker.engines.base import Device
+from worker.engines.faults import lacks_memory
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # from malloc.h
 _KEPT = {_M_TRIM_THRESHOLD: 2**30, _M_TOP_PAD: 2**26, _M_MMAP_THRESHOLD: 2**25}
@@ -25,7 +26,7 @@ at the most that mallopt takes."""
 
 
 HOST_SHARE = 0.5
-"""Of the host's memory for models that are out of use; the workers of all its GPUs share it."""
+"""Of the host's memory for models that are out of use; all workers of the host share it."""
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -59,8 +60,16 @@ def find_device(device: str | None) -> Device:
     if where.type != "cuda":
         return Device(name_of_device(where))
     _, total = torch.cuda.mem_get_info(where)
-    host_bytes = int(_host_bytes() * HOST_SHARE / torch.cuda.device_count())
-    return Device(name_of_device(where), total, host_bytes, dtype="float16")
+    return Device(name_of_device(where), total, int(_host_bytes() * HOST_SHARE), _host_devices(), dtype="float16")
+
+
+def _host_devices() -> int:
+    """As the driver tells it: CUDA_VISIBLE_DEVICES hides the others from torch, not their workers from the host."""
+    count = getattr(torch.cuda, "_raw_device_count_nvml", lambda: 0)
+    try:
+        return max(int(count()), torch.cuda.device_count(), 1)
+    except (OSError, AttributeError):  # no NVML: not NVIDIA's, or hidden from a container
+        return max(torch.cuda.device_count(), 1)
 
 
 def _host_bytes() -> int:
@@ -112,12 +121,27 @@ def keep_freed_memory(device: torch.device) -> None:
 
 
 def give_back_memory() -> None:
-    """To the device, what nothing holds any more. Engines have reference cycles, which only the collector ends."""
+    """To the device and to the host, what nothing holds any more. Engines have reference cycles, which only the
+    collector ends."""
     if torch.cuda.is_available():
         gc.collect()
+        empty_cache()
+        _empty_host_cache()
+
+
+def empty_cache() -> None:
+    """Give back to the device what the allocator keeps for later."""
+    if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
+def _empty_host_cache() -> None:
+    """Pinned memory that is free: torch keeps all that it ever had. Older versions have no public name for it."""
+    empty = getattr(torch.accelerator, "empty_host_cache", None) or getattr(torch._C, "_host_emptyCache", None)
+    if empty is not None:
+        empty()
+
+
 def is_out_of_memory(error: Exception) -> bool:
-    """CUDA has a class for it; the CPU allocator only has words."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    """See `lacks_memory`."""
+    return lacks_memory(error)

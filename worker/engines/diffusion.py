@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
 from torch import nn
 
-from genmill.errors import InvalidJob
 from genmill.extras import set_of
-from genmill.inputs import ImageInput, SchedulerName
 from genmill.registry import Batching, ModelSpec, Optimization
-from worker.engines.base import Curve, EngineJob, Event, Finished, Left, ModelMemory, Progress, Receipt, Sketch
-from worker.engines.batches import Phase
-from worker.engines.berths import Berth, Picture, Steps
-from worker.engines.components import Components
-from worker.engines.crew import Crew
-from worker.engines.devices import give_back_memory, keep_freed_memory, name_of_device
-from worker.engines.memory import MemoryModel, bytes_of, meter_of, name_of
-from worker.engines.overlap import HostCopy
-from worker.engines.pictures import as_floats, as_output, outputs_of
-from worker.engines.pipelines import (
-    build_prototypes,
-    call_arguments,
-    check_arguments,
-    denoiser_of,
-    in_one_place,
-    kind_of,
-    parameters_of,
-    upcast_autoencoder,
+from worker.engines.base import (
+    Curve,
+    EngineJob,
+    Event,
+    Finished,
+    Left,
+    ModelMemory,
+    Progress,
+    Receipt,
+    Sketch,
+    Undeveloped,
 )
+from worker.engines.batches import Phase
+from worker.engines.berths import Berth, Picture, Steps, call_back, make_way, yielding
+from worker.engines.components import Components
+from worker.engines.copies import Copies
+from worker.engines.crew import Crew
+from worker.engines.curve import published
+from worker.engines.devices import keep_freed_memory, name_of_device
+from worker.engines.memory import MemoryModel, meter_of, name_of
+from worker.engines.overlap import HostCopy
+from worker.engines.pictures import as_floats, outputs_of, undeveloped
+from worker.engines.pipelines import denoiser_of, in_one_place, upcast_autoencoder
 from worker.engines.previews import Sketcher
+from worker.engines.prototypes import Prototypes
 from worker.engines.receipts import Place, failed, make_receipt
 from worker.engines.rendezvous import Hub
-from worker.engines.schedulers import make_scheduler, with_known_levels
-from worker.engines.shelf import fetch, modules_of, shelve
+from worker.engines.shelf import Weights, modules_of
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
@@ -77,7 +77,7 @@ class DiffusionEngine:
         crew: Crew | None = None,
         controlnets: Mapping[str, nn.Module] = MappingProxyType({}),
     ) -> None:
-        check_arguments(pipe, spec)
+        self._prototypes = Prototypes(spec, pipe, controlnets, in_one_place)
         upcast_autoencoder(pipe)
         self._spec = spec
         self._pipe = pipe
@@ -87,12 +87,11 @@ class DiffusionEngine:
         self._crew = crew or Crew.of(denoiser.device)
         self._hub = Hub(self._crew, coda_patience=CODA_PATIENCE)
         self._memory = MemoryModel(meter_of(denoiser.device))
-        self._modules = [*modules_of(pipe), *controlnets.values()]
-        self.model_bytes = bytes_of(*self._modules)
+        self._weights = Weights([*modules_of(pipe), *controlnets.values()], denoiser.device)
+        self.model_bytes = self._weights.bytes
         self._components = Components(spec, pipe, self._hub, controlnets, self._memory)
         self._denoiser = self._components.denoiser
-        self._prototypes = {key: in_one_place(one) for key, one in build_prototypes(pipe, controlnets).items()}
-        self._schedulers: dict[tuple[SchedulerName, bool], Any] = {}
+        self._copies = Copies(self._prototypes, self._components, pipe.scheduler)
         self._sketcher = Sketcher()
         self._berths: dict[str, Berth] = {}
         self._refused: list[Event] = []
@@ -101,10 +100,9 @@ class DiffusionEngine:
     def hub(self) -> Hub:
         return self._hub
 
-    def curves(self) -> dict[str, Curve]:
+    def curves(self) -> Mapping[str, Curve]:
         """Of the denoiser, by the shape of one row."""
-        known = {shape: curve for shape, curve in self._denoiser.curves.items() if curve.is_known}
-        return {f"{self._place.device} {name_of(shape)}": curve.as_json() for shape, curve in known.items()}
+        return published(self._place.device, {name_of(shape): one for shape, one in self._denoiser.curves.items()})
 
     def memory(self) -> ModelMemory:
         return ModelMemory(name_of_device(self._denoiser.device), self.model_bytes, self._memory.peaks())
@@ -127,7 +125,7 @@ class DiffusionEngine:
         return max(0, self._spec.max_batch - taken)
 
     def urgent_slots(self) -> int:
-        return sum(berth.slots for berth in self._yielding())
+        return sum(berth.slots for berth in yielding(self._berths.values()))
 
     def admit(self, jobs: Sequence[EngineJob]) -> None:
         self._memory.refresh()
@@ -135,14 +133,14 @@ class DiffusionEngine:
             try:
                 self._berths[job.job_id] = self._board(job)
                 if job.is_urgent:
-                    self._make_way()
+                    make_way(self._berths.values(), self._spec.max_batch)
             except Exception as error:  # noqa: BLE001  # an engine never fails a batch for one job
                 self._refused.append(failed(job.job_id, error))
 
     def step(self) -> list[Event]:
         events, self._refused = self._refused, []
         if self._berths:
-            self._call_back()
+            call_back(self._berths.values(), self._spec.max_batch)
             self._hub.turn()
             for berth in list(self._berths.values()):
                 events.extend(self._news(berth))
@@ -159,93 +157,41 @@ class DiffusionEngine:
     def is_idle(self) -> bool:
         return not self._berths and not self._refused
 
+    def parked_bytes(self) -> int:
+        return self._weights.parked_bytes()
+
     def park(self) -> None:
         if _FIXED.intersection(self._spec.optimizations):
             raise RuntimeError("what was recorded or built of its forwards holds the weights where they are")
-        shelve(self._modules, self._denoiser.device)
-        give_back_memory()
+        self._weights.park()
 
     def unpark(self) -> None:
-        fetch(self._modules, self._denoiser.device)
+        self._weights.unpark()
         self._memory.refresh()
 
     def close(self) -> None:
         for job_id in list(self._berths):
             self.evict(job_id)
         self._prototypes.clear()
-        self._modules.clear()
-        del self._components
+        del self._components, self._copies
         self._crew.close()
         del self._pipe, self._denoiser
-        give_back_memory()
-
-    def _yielding(self) -> list[Berth]:
-        """Who may rest for an urgent job, the latest virtual deadline first; nobody twice."""
-        able = [b for b in self._berths.values() if b.job.is_yielding and not b.has_rested and b.slots]
-        return sorted(able, key=lambda berth: -berth.job.vd_ms)
-
-    def _make_way(self) -> None:
-        for berth in self._yielding():
-            if self._unused_slots() >= 0:
-                break
-            berth.rest(is_resting=True)
-
-    def _unused_slots(self) -> int:
-        """Less than 0 where more are at work than there are slots."""
-        return self._spec.max_batch - sum(berth.slots for berth in self._berths.values() if not berth.is_resting)
-
-    def _call_back(self) -> None:
-        """Those who rest go on as slots get free, the earliest virtual deadline first, before anybody new comes."""
-        resting = sorted((b for b in self._berths.values() if b.is_resting), key=lambda berth: berth.job.vd_ms)
-        if not resting:
-            return
-        for berth in resting:
-            is_alone = self._unused_slots() == self._spec.max_batch  # it may have more images than there are slots
-            if berth.slots > self._unused_slots() and not is_alone:
-                break
-            berth.rest(is_resting=False)
+        self._weights.drop()
 
     def _board(self, job: EngineJob) -> Berth:
-        if not isinstance(job.input, ImageInput):
-            raise InvalidJob(f"model {self._spec.name} makes images, the job asks for text")
-        calls = [self._prepare(job, job.input, index) for index in range(job.input.num_images)]
-        berth = Berth(job, job.input)
+        asked = self._prototypes.asked_of(job)
+        in_use = {set_of(berth.input.loras) for berth in self._berths.values()}
+        calls = [self._copies.of(job, index, in_use) for index in range(asked.num_images)]
+        berth = Berth(job, asked)
         for pipe, arguments in calls:
             steps: Steps = pipe.progress_bar
-            glimpse = self._sketcher.watch(pipe, job.input.width, job.input.height, is_wanted=job.has_preview)
+            glimpse = self._sketcher.watch(pipe, asked.width, asked.height, is_wanted=job.has_preview)
             work = partial(_first_output, pipe, arguments)
             task = self._hub.start(
                 work, is_urgent=job.is_urgent, is_yielding=job.is_yielding, is_solitary=job.is_reproducible
             )
             berth.pictures.append(Picture(task, steps, glimpse))
         return berth
-
-    def _prepare(self, job: EngineJob, asked: ImageInput, index: int) -> tuple[Any, dict[str, Any]]:
-        """A pipeline copy for one image: shared weights behind stand-ins, its own scheduler and generator."""
-        kind, control = kind_of(job), asked.control.name if asked.control else None
-        prototype = self._prototypes.get((kind, control or ""))
-        if prototype is None:
-            raise InvalidJob(f"model {self._spec.name} makes no images {kind}{f' {control}' if control else ''}")
-        pipe = copy.copy(prototype)
-        in_use = {set_of(berth.input.loras) for berth in self._berths.values()}
-        # not by setattr, which would write the stand-ins' names into the pipeline's config
-        pipe.__dict__.update(self._components.of(set_of(asked.loras), control, in_use))
-        scheduler = self._scheduler(asked.scheduler, from_image=job.init_image is not None)
-        pipe.__dict__["scheduler"] = copy.deepcopy(scheduler)
-        pipe.__dict__["progress_bar"] = Steps(asked.steps)
-        arguments = call_arguments(
-            parameters_of(prototype), asked, index, job.init_image, self._spec.arguments,
-            mask_image=job.mask_image, control_image=job.control_image,
-        )  # fmt: skip
-        return pipe, arguments
-
-    def _scheduler(self, name: SchedulerName, *, from_image: bool) -> Any:
-        key = (name, from_image)
-        if key not in self._schedulers:
-            self._schedulers[key] = with_known_levels(
-                make_scheduler(self._pipe.scheduler, name, from_image=from_image)
-            )
-        return self._schedulers[key]
 
     def _news(self, berth: Berth) -> list[Event]:
         """At most one event: how the job ended, or its progress since the last one."""
@@ -258,17 +204,10 @@ class DiffusionEngine:
             berth.told = berth.step
             return [Progress(job_id, berth.step, berth.steps, sketch=self._sketch(berth))]
         del self._berths[job_id]
-        if error is None:
-            try:
-                images = tuple(as_output(task.result.tensor(), berth.input.fps) for task in tasks)
-                self._learn(berth)
-            except torch.AcceleratorError:
-                raise
-            except Exception as fault:  # noqa: BLE001  # one output must not end the worker
-                error = fault
         if error is not None:
             self._abandon(berth)
             return [failed(job_id, error, berth.meter.gpu_ms)]
+        images = tuple(self._undeveloped(berth, picture) for picture in berth.pictures)
         return [Finished(job_id, self._receipt(berth), images=images)]
 
     def _is_there(self, berth: Berth) -> bool:
@@ -282,9 +221,9 @@ class DiffusionEngine:
         sketch, berth.drawn_s = self._sketcher.sketch(glimpses, berth.drawn_s)
         return sketch
 
-    def _learn(self, berth: Berth) -> None:
-        for picture in () if berth.job.is_rehearsal else berth.pictures:
-            self._sketcher.learn(picture.glimpse, picture.task.result.tensor())
+    def _undeveloped(self, berth: Berth, picture: Picture) -> Undeveloped:
+        learn = None if berth.job.is_rehearsal else partial(self._sketcher.learn, picture.glimpse)
+        return undeveloped(picture.task.result, berth.input.fps, learn)
 
     def _abandon(self, berth: Berth) -> None:
         for picture in berth.pictures:

@@ -60,6 +60,10 @@ class HostCopy:
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # of torch
             self._event.record()
 
+    @property
+    def shape(self) -> torch.Size:
+        return self._there.shape
+
     def is_there(self) -> bool:
         return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]  # of torch
 

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
 
+from worker.engines.kv_cache import sizes_on
 from worker.engines.sampling import SeededSampler
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Tokens of a page of the cache, of the cache at most, and of a forward at most.
-
-    Left to itself the library takes most of the device's memory, where other models live too.
-    """
-
-    page: int
-    cache: int
-    forward: int
-
-
-SIZES = {"cpu": Sizes(page=16, cache=32_768, forward=512), "cuda": Sizes(page=256, cache=131_072, forward=2_048)}
 
 
 class PagedBatch:
@@ -43,6 +28,13 @@ class PagedBatch:
         self._manager.logit_processor = processors
         self._manager.warmup()  # creates the batch processor; captures graphs only where they are enabled
         self._processor = self._manager.batch_processor
+
+    @property
+    def bytes(self) -> int:
+        """What the cache and the tables of a forward take of the device."""
+        tensors = [*_tensors_of(self._processor.cache), *_tensors_of(self._processor.inputs_and_outputs)]
+        storages = [tensor.untyped_storage() for tensor in tensors]  # most are slices of a few
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def add(self, request_id: str, tokens: Sequence[int], max_new_tokens: int, eos: Sequence[int]) -> None:
         self._manager.add_request(
@@ -86,13 +78,11 @@ class PagedBatch:
 
 
 def _config(device: torch.device, max_requests: int, context: int) -> Any:
-    sizes = SIZES["cuda" if device.type == "cuda" else "cpu"]
-    longest = context + sizes.page
-    tokens = max(min(max_requests * longest, sizes.cache), longest)
+    sizes = sizes_on(device.type)
     return ContinuousBatchingConfig(
         page_size=sizes.page,
-        num_blocks=tokens // sizes.page + 1,
-        max_batch_tokens=max(sizes.forward, max_requests),
+        num_blocks=sizes.blocks(max_requests, context),
+        max_batch_tokens=sizes.forward_tokens(max_requests),
         max_requests_per_batch=max_requests,
         max_blocks_per_request=0,
         allow_block_sharing=False,
@@ -100,3 +90,9 @@ def _config(device: torch.device, max_requests: int, context: int) -> Any:
         use_cuda_graph=False,
         auto_switch_to_flash=False,
     )
+
+
+def _tensors_of(part: object) -> list[torch.Tensor]:
+    """What it holds itself, or in tables."""
+    values = [one for value in vars(part).values() for one in (value.values() if isinstance(value, dict) else [value])]
+    return [value for value in values if isinstance(value, torch.Tensor)]

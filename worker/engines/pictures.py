@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,10 @@ from PIL import Image
 
 from genmill.errors import GenerationFailed, OutputInvalid
 from genmill.inputs import USUAL_FPS
-from worker.engines.base import Video
+from worker.engines.base import Undeveloped, Video
+from worker.engines.overlap import HostCopy
+
+_OF_NUMPY = frozenset({torch.float32, torch.float16})
 
 
 def outputs_of(result: Any) -> list[Any]:
@@ -19,6 +24,27 @@ def outputs_of(result: Any) -> list[Any]:
         if (outputs := getattr(result, name, None)) is not None:
             return list(outputs)
     raise GenerationFailed(f"{type(result).__name__} holds neither images nor frames")
+
+
+def undeveloped(output: Any, fps: int | None, then: Callable[[torch.Tensor], None] | None = None) -> Undeveloped:
+    """One output of a pipeline, its pixels to be made by `as_output` in another thread. What lies on the device begins
+    its way to the host now. `then` gets the floats, if they are a picture."""
+    there = HostCopy(output.detach()) if isinstance(output, torch.Tensor) else output
+    return Undeveloped(partial(_develop, there, fps, then), _frames_in(there))
+
+
+def _develop(there: Any, fps: int | None, then: Callable[[torch.Tensor], None] | None) -> Image.Image | Video:
+    floats = as_floats(there.tensor() if isinstance(there, HostCopy) else there)
+    made = as_output(floats, fps)
+    if then is not None:
+        then(floats)
+    return made
+
+
+def _frames_in(there: Any) -> int:
+    if isinstance(there, HostCopy | np.ndarray):
+        return 1 if len(there.shape) == 3 else there.shape[0]
+    return len(there) if isinstance(there, list) else 1
 
 
 def as_output(output: Any, fps: int | None) -> Image.Image | Video:
@@ -47,9 +73,11 @@ def as_floats(output: Any) -> torch.Tensor:
 
 
 def _pixels(picture: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """[H, W, 3], rounded as diffusers does."""
-    picture = picture.detach().cpu().float()  # on the device a copy may not fit
-    if picture.numel() == 0 or not bool(picture.isfinite().all()):
+    """[H, W, 3], rounded as diffusers does. By numpy, in the one thread that calls: torch's own threads are the
+    forwards'."""
+    picture = picture.detach().cpu()  # on the device a copy may not fit
+    numbers = (picture if picture.dtype in _OF_NUMPY else picture.float()).permute(1, 2, 0).numpy()
+    numbers = numbers.astype(np.float32, copy=False)
+    if numbers.size == 0 or not np.isfinite(numbers).all():
         raise OutputInvalid
-    pixels: np.ndarray[Any, np.dtype[np.uint8]] = (picture.permute(1, 2, 0).numpy() * 255).round().astype("uint8")
-    return pixels
+    return (numbers * 255).round().astype(np.uint8)

@@ -51,11 +51,11 @@ def load_controlnets(spec: ModelSpec, pipe: DiffusionPipeline) -> dict[str, nn.M
         revision = {"revision": control.revision} if control.revision and not Path(control.source).is_dir() else {}
         try:
             module = diffusers.AutoModel.from_pretrained(control.source, dtype=denoiser.dtype, **revision)
+            loaded[name] = module.to(denoiser.device).eval()
         except (OSError, ValueError, RuntimeError, ImportError) as error:
             reason = " ".join(str(error).split())[:500]
             detail = f"ControlNet {name} of model {spec.name}, from {control.source}: {reason}"
             raise ModelUnavailable(detail) from error
-        loaded[name] = module.to(denoiser.device).eval()
     return loaded
 
 

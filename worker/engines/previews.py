@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import signature
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -76,10 +77,11 @@ class Glimpse:
 
 
 class LatentMap:
-    """Normal equations of the colours of pictures in their latents, with a constant."""
+    """Normal equations of the colours of pictures in their latents, with a constant. Any thread may learn."""
 
     def __init__(self) -> None:
         self.pictures = 0
+        self._lock = Lock()
         self._products: Tensor | None = None
         self._weights: Tensor | None = None
 
@@ -93,11 +95,14 @@ class LatentMap:
         colours = adaptive_avg_pool2d(picture.float(), (latents.shape[1], latents.shape[2])).flatten(1).double().cpu()
         rows = torch.cat([inputs, colours])
         products = rows @ inputs.T / inputs.shape[1]
-        if self._products is not None and self._products.shape != products.shape:
-            return
-        self._products = products if self._products is None else self._products + products
-        self.pictures += 1
-        self._weights = None
+        with self._lock:
+            if self._products is None:
+                self._products = torch.zeros_like(products)
+            if self._products.shape != products.shape:
+                return
+            self._products = self._products + products
+            self._weights = _solved(self._products)
+            self.pictures += 1
 
     def colours(self, latents: Tensor) -> Tensor:
         """[3, h, w] in 0..1, on the latents' device."""
@@ -106,12 +111,7 @@ class LatentMap:
 
     def weights(self) -> Tensor:
         """[3, C + 1]. Needs a picture to have been learnt."""
-        if self._weights is None:
-            assert self._products is not None  # noqa: S101 - tells mypy what the caller has made sure of
-            size = self._products.shape[1]
-            square, mixed = self._products[:size], self._products[size:]
-            ridge = torch.eye(size, dtype=square.dtype) * square.diagonal().mean() * RIDGE
-            self._weights = torch.linalg.solve(square + ridge, mixed.T).T
+        assert self._weights is not None  # noqa: S101 - tells mypy what the caller has made sure of
         return self._weights
 
 
@@ -129,7 +129,7 @@ class Sketcher:
         return Glimpse.of(pipe, width, height, has_guess=is_wanted)
 
     def learn(self, glimpse: Glimpse | None, picture: Tensor) -> None:
-        """From a picture that is finished."""
+        """From a picture that is finished; in any thread."""
         latents = glimpse.image_of(glimpse.latents) if glimpse is not None else None
         if latents is not None and not self.map.is_done and bool(latents.isfinite().all()):
             self.map.learn(latents, picture)
@@ -147,6 +147,15 @@ class Sketcher:
             colours = torch.cat([self.map.colours(one) for one in latents], dim=-1).nan_to_num(0.5)
             pixels = HostCopy((colours * 255).round().to(torch.uint8).permute(1, 2, 0).contiguous())
         return partial(_draw, pixels), now_s
+
+
+def _solved(products: Tensor) -> Tensor:
+    """The weights [3, C + 1] of the equations [C + 1 + 3, C + 1]."""
+    size = products.shape[1]
+    square, mixed = products[:size], products[size:]
+    ridge = torch.eye(size, dtype=square.dtype) * square.diagonal().mean() * RIDGE
+    weights: Tensor = torch.linalg.solve(square + ridge, mixed.T).T
+    return weights
 
 
 def _unpacking_of(pipe: Any) -> Callable[..., Tensor] | None:

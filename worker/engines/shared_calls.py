@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from diffusers import DiffusionPipeline, SchedulerMixin
-from PIL import Image
 
 from genmill.errors import GenerationFailed
 from genmill.inputs import ImageInput
-from worker.engines.base import EngineJob, Video
+from worker.engines.base import EngineJob, Undeveloped
 from worker.engines.berths import Steps
 from worker.engines.meter import Meter, Share, Stopwatch
 from worker.engines.pictures import outputs_of
@@ -36,7 +35,7 @@ class Entry:
     key: Hashable
     step: int = 0
     steps: int = 0
-    output: Image.Image | Video | None = None
+    output: Undeveloped | None = None
     error: Exception | None = None
     meter: Meter = field(default_factory=Meter)
 

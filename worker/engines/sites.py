@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from genmill.registry import Optimization
-from worker.engines.adapters import can_wear
 from worker.engines.batches import Phase, Site
 from worker.engines.caps import RowCaps
 from worker.engines.memory import MemoryModel, SiteMemory
@@ -22,6 +21,8 @@ from worker.engines.standin import Intercept, stand_in
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
+
+Dress = Callable[[], None]
 
 ROWS_PER_IMAGE = 2
 """With classifier-free guidance an image sends a row with and one without its prompt."""
@@ -47,17 +48,18 @@ def build_stand_ins(
     max_images: int,
     optimizations: Collection[Optimization] = (),
     memory: MemoryModel | None = None,
-    dress: Callable[[], None] | None = None,
+    dress_of: Callable[[str], Dress | None] = lambda _: None,
+    caps: dict[str, RowCaps] | None = None,
 ) -> tuple[dict[str, nn.Module], Site]:
     """Component name -> its double for pipeline copies: the denoiser and each component whose calls can join; and the
-    site of the denoiser. `memory` learns what their forwards take; `dress` makes those adapters active that all which
-    can have some shall have."""
+    site of the denoiser. `memory` learns what their forwards take; `dress_of` tells how a component is brought into
+    the state that its forwards need; `caps`: see `build_double`."""
     doubles: dict[str, nn.Module] = {}
     steps: list[Site] = []
     for name, module in pipe.components.items():
         if not isinstance(module, nn.Module):
             continue
-        double, sites = build_double(name, module, hub, max_images, memory, dress if can_wear(name) else None)
+        double, sites = build_double(name, module, hub, max_images, memory, dress_of(name), caps)
         doubles |= {name: double} if sites else {}
         steps += [site for site in sites if site.phase is Phase.STEP]
     if COMPILING.intersection(optimizations):
@@ -80,16 +82,19 @@ def build_double(
     hub: Hub,
     max_images: int,
     memory: MemoryModel | None = None,
-    dress: Callable[[], None] | None = None,
+    dress: Dress | None = None,
+    caps: dict[str, RowCaps] | None = None,
 ) -> tuple[nn.Module, list[Site]]:
     """A component's double and the sites where its calls meet; the component itself, and none, where they cannot join
-    and need nothing. `dress`: see Site."""
+    and need nothing. `dress`: see Site. `caps`, by site, are what all doubles of a component learn together."""
     sites = _sites_of(name, module, max_images)
     if dress is not None and not sites:
         sites = [_site(name, module, _class_name(module), "__call__", max_images)]
     for site in sites:
+        name_of_site = f"{name}.{site.method}"
         site.dress = dress
-        site.caps.memory = None if memory is None else SiteMemory(f"{name}.{site.method}", memory)
+        site.caps = site.caps if caps is None else caps.setdefault(name_of_site, site.caps)
+        site.caps.memory = None if memory is None else SiteMemory(name_of_site, memory)
     intercepts = {site.method: _intercept(hub, site) for site in sites}
     return (stand_in(module, intercepts) if sites else module), sites
 

@@ -18,25 +18,22 @@ from worker.engines.base import Curve, EngineJob, Event, Finished, Left, ModelMe
 from worker.engines.caps import RowCaps
 from worker.engines.devices import (
     deterministic,
-    give_back_memory,
     is_out_of_memory,
     keep_freed_memory,
     name_of_device,
     pick_device,
     unavailable,
 )
+from worker.engines.kv_cache import context_of
 from worker.engines.language import eos_tokens, load_language_model
-from worker.engines.memory import bytes_of, meter_of
+from worker.engines.memory import meter_of
 from worker.engines.meter import Meter, Share, Stopwatch
 from worker.engines.paged import PagedBatch
 from worker.engines.receipts import Place, failed, make_receipt
 from worker.engines.sampling import Dice
 from worker.engines.scribe import Scribe
-from worker.engines.shelf import fetch, shelve
+from worker.engines.shelf import Weights
 from worker.engines.wording import Wording, cut
-
-LONGEST_CONTEXT = 8_192
-"""Tokens per sequence that the cache is planned for, where the model would read more."""
 
 
 @dataclass(slots=True)
@@ -83,11 +80,11 @@ class TextEngine:
         keep_freed_memory(model.device)
         self._spec, self._model, self._tokenizer, self._place = spec, model, tokenizer, Place.of(model)
         self._wording = Wording(spec.name, tokenizer)
-        self._context = min(model.config.max_position_embeddings, LONGEST_CONTEXT)
+        self._context = context_of(model.config.max_position_embeddings)
         self._eos = eos_tokens(model, tokenizer)
-        self._device = model.device
-        self._model_bytes = bytes_of(model)
+        self._weights = Weights([model], model.device)
         self._batch = self._open_batch()
+        self._model_bytes = self._weights.bytes + self._batch.bytes
         self._caps = RowCaps(spec.max_batch)
         self._seats: dict[str, _Seat] = {}
         self._entered: dict[str, _Seat] = {}  # by request id: those in the batch
@@ -144,19 +141,21 @@ class TextEngine:
 
     def memory(self) -> ModelMemory:
         """Of the weights and the cache. What a step takes depends on its tokens, which have a bound of their own."""
-        return ModelMemory(name_of_device(self._device), self._model_bytes)
+        return ModelMemory(name_of_device(self._weights.device), self._model_bytes)
 
     def recall(self, memory: ModelMemory) -> None:
         """It has nothing to learn from another."""
 
+    def parked_bytes(self) -> int:
+        return self._weights.parked_bytes()
+
     def park(self) -> None:
         """The cache is dropped: nobody is on board."""
         self._batch.drop()
-        shelve([self._model], self._device)
-        give_back_memory()
+        self._weights.park()
 
     def unpark(self) -> None:
-        fetch([self._model], self._device)
+        self._weights.unpark()
         self._batch = self._open_batch()
 
     def close(self) -> None:
@@ -164,7 +163,7 @@ class TextEngine:
         self._entered.clear()
         self._batch.drop()
         del self._model
-        give_back_memory()
+        self._weights.drop()
 
     def _seat(self, job: EngineJob) -> _Seat:
         if not isinstance(job.input, TextInput):

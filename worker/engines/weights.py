@@ -21,16 +21,26 @@ _LONGEST_HEADER = 100_000_000
 def weights_bytes(spec: ModelSpec, default_dtype: str) -> int | None:
     """Bytes of a model's weights and its ControlNets' in its dtype; adapters come later. None where their files are
     not on this machine yet, or do not tell."""
-    number_bytes = _BYTES[default_dtype if spec.dtype == "auto" else spec.dtype]
+    number_bytes = number_bytes_of(spec, default_dtype)
     try:
-        own = _folder_of(spec.source, None if spec.revision == "1" else spec.revision)
-        controls = [_folder_of(control.source, control.revision) for control in spec.controlnets.values()]
+        own = folder_of(spec.source, None if spec.revision == "1" else spec.revision)
+        controls = [folder_of(control.source, control.revision) for control in spec.controlnets.values()]
         return sum(_bytes_in(part, number_bytes) for part in [*_parts_of(own), *controls]) or None
     except (OSError, ValueError, LookupError, TypeError, struct.error):  # whatever is wrong with it, loading tells
         return None
 
 
-def _folder_of(source: str, revision: str | None) -> Path:
+def dtype_of(spec: ModelSpec, default_dtype: str) -> str:
+    """What the model's numbers are on a device where "auto" means the default one."""
+    return default_dtype if spec.dtype == "auto" else spec.dtype
+
+
+def number_bytes_of(spec: ModelSpec, default_dtype: str) -> int:
+    """Bytes of one of the model's numbers."""
+    return _BYTES[dtype_of(spec, default_dtype)]
+
+
+def folder_of(source: str, revision: str | None) -> Path:
     """The source, or what the hub's library has kept of it. Raises OSError or ValueError where that is nothing."""
     if Path(source).is_dir():
         return Path(source)

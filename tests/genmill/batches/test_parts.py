@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from genmill.batches import BatchOrder, Intake, Ledger, Line, LineParts, Place
+from genmill.batches import parts as parts_module
 from genmill.batches.parts import PART_BYTES
-from genmill.storage import Storage
+from genmill.storage import Storage, StoredObject
 from tests.conftest import SettingsFactory
 
 LARGE = 12
@@ -60,3 +63,25 @@ def test_what_is_read_on_is_not_read_from_the_start_again(
         parts._held.clear()
     assert [key.rsplit("/", 1)[1] for key in read[:2]] == ["000000.jsonl", "000000.jsonl"]
     assert len(read) == 5  # each part, and the one before it to come there
+
+
+def test_many_threads_may_read_while_parts_push_each_other_out(
+    batch_id: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As requests for a batch's lines do, beside each other."""
+    monkeypatch.setattr(parts_module, "PARTS_HELD", 1)
+    parts, often = LineParts(storage), 400
+    small = dict(enumerate((b"a\n", b"b\n", b"c\n")))
+    monkeypatch.setattr(
+        storage, "get", lambda key: StoredObject(small[int(key.removesuffix(".jsonl")[-3:])], "text/plain")
+    )
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            asked = [number % 3 for number in range(8 * often)]
+            found = list(pool.map(lambda number: parts._part(batch_id, number), asked))
+    finally:
+        sys.setswitchinterval(usual_s)
+    assert found == [[small[number].strip()] for number in asked]
+    assert len(parts._held) == 1

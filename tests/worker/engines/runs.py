@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
@@ -10,8 +11,10 @@ import torch
 from diffusers import AutoPipelineForImage2Image
 from PIL import Image
 
+from genmill.errors import JobFailure
 from genmill.inputs import ImageInput
-from worker.engines import diffusion, static
+from worker.encoding import developed
+from worker.engines import pictures as making
 from worker.engines.base import Engine, EngineJob, Event, Failed, Finished, Progress, Video
 from worker.engines.pictures import as_floats, as_output
 from worker.engines.schedulers import make_scheduler
@@ -37,11 +40,18 @@ def finish(engine: Engine, turn: Callable[[int], None] = lambda _: None) -> dict
 
 
 def recorded_step(engine: Engine) -> list[Event]:
-    with (
-        patch.object(diffusion, "as_output", _as_output_with_floats),
-        patch.object(static, "as_output", _as_output_with_floats),
-    ):
-        return engine.step()
+    with patch.object(making, "as_output", _as_output_with_floats):
+        return [_developed(event) for event in engine.step()]
+
+
+def _developed(event: Event) -> Event:
+    """As the worker does it, elsewhere."""
+    if not isinstance(event, Finished):
+        return event
+    try:
+        return replace(event, images=tuple(map(developed, event.images)))
+    except JobFailure as error:
+        return Failed(event.job_id, error, event.receipt.gpu_ms)
 
 
 def _as_output_with_floats(output: Any, fps: int | None) -> Image.Image | Video:

@@ -156,16 +156,68 @@ def test_a_job_never_runs_without_an_adapter_that_it_asks_for(tmp_path: Path) ->
 
 
 def test_doubles_of_sets_that_nobody_has_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(components, "MOST_SETS", 3)
+    monkeypatch.setattr(components, "MOST_DRESSED", 3)
     spec = with_adapters(tiny.stable_diffusion, tmp_path)
     engine = engine_of(spec, tiny.stable_diffusion())
     jobs = [lora_job(f"job{n}", (("ink", 0.1 * n),), seed=n, steps=2) for n in range(1, 5)]
     together(engine, jobs[:2])
     events = together(engine, jobs[2:])
-    assert len(engine._components._sets) <= 3
+    assert len(engine._components._dressed) <= 3
     for job in jobs[2:]:
         expected = alone_with(tiny.stable_diffusion, spec, job)
         assert difference(pictures(events[job.job_id]), expected) < TOLERANCE
+
+
+def loras_of(loras: Loras) -> tuple[Lora, ...]:
+    return tuple(Lora(name=name, weight=weight) for name, weight in loras)
+
+
+def test_sets_have_doubles_of_what_they_change_and_share_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ink` changes the text encoder too, `neon` does not."""
+    spec = with_adapters(tiny.stable_diffusion, tmp_path, has_text=True)
+    parts = engine_of(spec, tiny.stable_diffusion())._components
+    built: list[str] = []
+    build = components.build_double
+    monkeypatch.setattr(components, "build_double", lambda name, *rest: (built.append(name), build(name, *rest))[1])
+    plain, inked, neon, both = (
+        parts.of(loras_of(loras), None, ())
+        for loras in ((), (("ink", 1.0),), (("neon", 0.5),), (("neon", 0.5), ("ink", 1.0)))
+    )
+    assert sorted(built) == ["text_encoder", "unet", "unet", "unet"]
+    assert {id(one["vae"]) for one in (plain, inked, neon, both)} == {id(plain["vae"])}
+    assert len({id(one["unet"]) for one in (plain, inked, neon, both)}) == 4
+    assert neon["text_encoder"] is plain["text_encoder"]
+    assert both["text_encoder"] is inked["text_encoder"] is not plain["text_encoder"]
+    again = parts.of(loras_of((("neon", 0.5),)), None, ())
+    assert all(again[name] is double for name, double in neon.items())
+
+
+def test_prompts_of_sets_that_leave_the_text_encoder_alone_are_read_together(tmp_path: Path) -> None:
+    spec, pipe, sizes = with_adapters(tiny.stable_diffusion, tmp_path), tiny.stable_diffusion(), list[int]()
+    pipe.text_encoder.register_forward_pre_hook(
+        lambda _module, args, given: sizes.append(len(given.get("input_ids", args[0] if args else ()))),
+        with_kwargs=True,
+    )
+    together(engine_of(spec, pipe), [lora_job(f"job{n}", (("neon", 0.1 * n),), steps=1) for n in range(4)])
+    assert set(sizes) == {4}
+
+
+def test_what_one_set_has_learnt_of_memory_holds_for_the_others(tmp_path: Path) -> None:
+    spec, pipe, sizes = with_adapters(tiny.stable_diffusion, tmp_path), tiny.stable_diffusion(), list[int]()
+
+    def short(_module: Any, _args: Any, given: dict[str, Any]) -> None:
+        sizes.append(len(given["sample"]))
+        if sizes[-1] > 4:
+            raise torch.OutOfMemoryError("no room")
+
+    pipe.unet.register_forward_pre_hook(short, with_kwargs=True)
+    engine = engine_of(spec, pipe)
+    together(engine, [lora_job(f"job{n}", (("ink", 1.0),), steps=1) for n in range(8)])
+    sizes.clear()
+    together(engine, [lora_job(f"job{n}", (("neon", 1.0),), steps=1) for n in range(8)])
+    assert max(sizes) <= 4
 
 
 def test_adapters_count_and_move_with_their_model(tmp_path: Path) -> None:

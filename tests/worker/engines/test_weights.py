@@ -12,8 +12,11 @@ from genmill.extras import ControlnetSpec
 from genmill.registry import ModelSpec, load_registry
 from tests.worker.engines import tiny, tiny_text
 from tests.worker.engines.tiny_loras import controlnet
+from worker.engines.base import Device
+from worker.engines.kv_cache import cache_bytes
 from worker.engines.memory import bytes_of
 from worker.engines.shelf import modules_of
+from worker.engines.text import TextEngine
 from worker.engines.weights import weights_bytes
 
 
@@ -67,6 +70,20 @@ def test_a_language_model_in_one_file_in_shards_or_pickled(tmp_path: Path) -> No
     pickled.mkdir()
     torch.save(model.state_dict(), pickled / "pytorch_model.bin")
     assert weights_bytes(spec_of(pickled, "text"), "float32") == (pickled / "pytorch_model.bin").stat().st_size
+
+
+def test_a_language_models_cache_is_known_from_its_configuration(tmp_path: Path) -> None:
+    model = tiny_text.model()
+    model.save_pretrained(tmp_path)
+    spec, here = spec_of(tmp_path, "text"), Device("cpu")
+    engine = TextEngine.from_model(spec, model, tiny_text.tokenizer())
+    taken = engine.memory().model_bytes
+    assert (weights_bytes(spec, "float32") or 0) + cache_bytes(spec, here) == pytest.approx(taken, rel=0.02)
+    assert taken > 10 * bytes_of(model)
+    assert cache_bytes(spec_of(tmp_path, "image"), here) == 0
+    (tmp_path / "config.json").write_text('{"text_config": {"hidden_size": 3}}')
+    assert cache_bytes(spec, here) == 0
+    engine.close()
 
 
 def test_the_shipped_models_are_known_beforehand() -> None:
