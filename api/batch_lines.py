@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, ValidationError
 
+from api.chains import refuse_dependencies
 from api.input_images import POINTERS, name_of, read_input_images
 from api.services import Services
-from api.submission import JobBody, check_preview
+from api.submission import JobFields, check_preview
 from genmill import net, tenants
 from genmill.batches import Line, Place
 from genmill.errors import FieldFault, InvalidImage, InvalidRequest
@@ -26,7 +27,7 @@ URLS_KEPT = 1_000
 CustomId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=CUSTOM_ID)]
 
 
-class LineBody(JobBody):
+class LineBody(JobFields):
     """One line of `POST /v1/batches`; `priority` is the batch's where it is not given."""
 
     custom_id: CustomId = Field(description="Names the line in the results; once in a batch, no control characters.")
@@ -42,6 +43,7 @@ class NativeLines:
 
     def __call__(self, raw: Mapping[str, Any], place: Place) -> Line:
         """Raises InvalidRequest of many kinds, StorageUnavailable."""
+        refuse_dependencies(raw)
         try:
             body = LineBody.model_validate({"priority": self._job_class.value, **raw})
         except ValidationError as err:

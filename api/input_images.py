@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
@@ -24,15 +25,19 @@ POINTERS = {"init": "/input/init_image", "mask": "/input/mask_image", "control":
 _DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
 
 
-def read_input_images(job_input: ImageInput, tenant: str, services: Services) -> dict[str, bytes]:
+def read_input_images(
+    job_input: ImageInput, tenant: str, services: Services, but: Collection[str] = ()
+) -> dict[str, bytes]:
     """The images that a job gives, by their names in `ImageInput.images`, as PNG bytes of the job's size; a mask in
-    shades of grey. Raises InvalidImage, UrlNotAllowed.
+    shades of grey. None of the pointers in `but`. Raises InvalidImage, UrlNotAllowed.
 
     Decoded here, so that no worker meets a bomb, and brought to size here as an engine would do it, so that what is
     stored is bounded by the model's limits.
     """
     images = {}
     for role, given in job_input.images().items():
+        if POINTERS[role] in but:
+            continue
         image = _Given(given, POINTERS[role], tenant, services).decoded().convert("L" if role == "mask" else "RGB")
         size = (job_input.width, job_input.height)
         images[role] = as_png(image if image.size == size else image.resize(size, Image.Resampling.LANCZOS))

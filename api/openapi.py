@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pydantic import BaseModel
@@ -28,6 +29,7 @@ from api.schemas import SCHEMAS
 from api.submission import JobBody
 from genmill import __version__
 from genmill.inputs import ImageInput, TextInput
+from genmill.references import Reference
 from genmill.registry import Registry
 from genmill.tenants import TenantFacts
 
@@ -39,15 +41,25 @@ DIALECT_BODIES = (PredictionBody, ImageBody, ChatBody, CompletionBody, OpenAIBat
 ADMIN_BODIES = (KeyBody, RotationBody, LimitBody, TenantFacts)
 
 _REF = "#/components/schemas/{model}"
+_REFERRING = {
+    "ImageInput": ("prompt", "negative_prompt", "init_image", "mask_image"),
+    "TextInput": ("prompt",),
+    "Message": ("content",),
+    "Control": ("image",),
+}
+"""Where an output of another job may stand; see genmill/references.py."""
 
 
 def document(registry: Registry, base_url: str) -> dict[str, Any]:
 
     schemas: dict[str, Any] = SCHEMAS | REPLICATE_SCHEMAS | OPENAI_SCHEMAS | admin_schemas.SCHEMAS
-    for model in (JobBody, LineBody, BatchBody, RedeliverBody, ImageInput, TextInput, *DIALECT_BODIES, *ADMIN_BODIES):
+    inputs = (ImageInput, TextInput, Reference)
+    for model in (JobBody, LineBody, BatchBody, RedeliverBody, *inputs, *DIALECT_BODIES, *ADMIN_BODIES):
         schemas |= _schemas_of(model)
-    for name in ("JobBody", "LineBody"):
-        schemas[name]["properties"]["input"] = {"anyOf": [_ref("ImageInput"), _ref("TextInput")]}
+    schemas |= _chained(schemas)
+    for name, prefix in {"JobBody": "Chained", "LineBody": ""}.items():
+        given = {"anyOf": [_ref(f"{prefix}ImageInput"), _ref(f"{prefix}TextInput")]}
+        schemas[name]["properties"]["input"] = given
         schemas[name]["properties"]["model"]["examples"] = [spec.name for spec in registry.models]
     paths: dict[str, dict[str, Any]] = {}
     for operation in ALL_OPERATIONS:
@@ -103,6 +115,18 @@ def _schemas_of(model: type[BaseModel]) -> dict[str, Any]:
     parts: dict[str, Any] = schema.pop("$defs", {})
     schema["properties"].pop("kind", None)
     return {**parts, model.__name__: schema}
+
+
+def _chained(schemas: dict[str, Any]) -> dict[str, Any]:
+    """The inputs of jobs whose texts and images may be outputs of others, and their parts."""
+    text = json.dumps({name: schemas[name] for name in _REFERRING})
+    for name in _REFERRING:
+        text = text.replace(json.dumps(_ref(name)), json.dumps(_ref(f"Chained{name}")))
+    chained: dict[str, Any] = {f"Chained{name}": schema for name, schema in json.loads(text).items()}
+    for name, fields in _REFERRING.items():
+        properties = chained[f"Chained{name}"]["properties"]
+        properties |= {field: {"anyOf": [properties[field], _ref("Reference")]} for field in fields}
+    return chained
 
 
 def _ref(name: str) -> dict[str, str]:

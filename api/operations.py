@@ -42,6 +42,19 @@ _SUBMIT_BODY = {
                 }
             },
             "text": {"value": {"model": "captions", "input": {"prompt": "a red", "max_tokens": 8}}},
+            "picture of a text that another job writes": {
+                "value": {
+                    "model": "shapes",
+                    "input": {"prompt": {"from": "job:01jd0000000000000000000000", "path": "text"}, "seed": 7},
+                }
+            },
+            "after another job": {
+                "value": {
+                    "model": "shapes",
+                    "input": {"prompt": "a red circle on a blue background"},
+                    "depends_on": ["01jd0000000000000000000000"],
+                }
+            },
         },
     }
 }

@@ -108,17 +108,20 @@ _JOB = {
     },
     "waiting_for": {
         "type": ["object", "null"],
-        "description": "Why a queued job does not run yet; `limit` with the scope that is full.",
+        "description": "Why a queued job does not run yet; `limit` with the scope that is full, `dependency` with the "
+        "jobs that it waits for.",
         "properties": {
-            "reason": {"type": "string", "enum": ["turn", "limit", "no_worker", "suspended", "delay"]},
+            "reason": {"type": "string", "enum": ["turn", "limit", "no_worker", "suspended", "delay", "dependency"]},
             "scope": _TEXT,
             "limit": _WHOLE,
             "running": _WHOLE,
+            "jobs": {"type": "array", "items": _TEXT, "description": "Those that have to succeed first."},
         },
         "required": ["reason"],
         "additionalProperties": False,
     },
     "input": _FREE,
+    "depends_on": {"type": "array", "items": _TEXT},
     "outputs": {"type": "array", "items": _OUTPUT},
     "receipt": {"type": ["object", "null"], "additionalProperties": True},
     "error": {"anyOf": [_object({"code": _TEXT, "message": _TEXT}), {"type": "null"}]},

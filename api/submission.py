@@ -13,12 +13,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from redis.exceptions import RedisError
 
 from api import desk
+from api.chains import MOST_DEPENDENCIES, check_sources, dependencies_of
 from api.input_images import read_input_images
 from api.services import Services
 from genmill import net
 from genmill.errors import (
     ClassNotAllowed,
     DeadlineUnmeetable,
+    DependencyUnusable,
     FieldFault,
     IdempotencyMismatch,
     InvalidRequest,
@@ -29,6 +31,7 @@ from genmill.errors import (
 from genmill.inputs import ImageInput, JobInput
 from genmill.jobs import Dialect, JobRequest, new_job_id
 from genmill.keys import JobClass
+from genmill.references import JOB_ID, Reference, take_out
 from genmill.registry import ModelSpec, invalid_request
 from genmill.store import Stored
 from genmill.strict_json import Flag
@@ -36,6 +39,8 @@ from genmill.tenants import allowed_classes
 
 MAX_METADATA_BYTES = 4096
 MAX_TTL_S = 7 * 24 * 3600
+
+JobId = Annotated[str, StringConstraints(pattern=rf"^{JOB_ID}$")]
 
 Metadata = TypeVar("Metadata", bound=Mapping[str, Any])
 
@@ -60,8 +65,8 @@ STREAM_TEXT = (
 )
 
 
-class JobBody(BaseModel):
-    """Body of `POST /v1/jobs`."""
+class JobFields(BaseModel):
+    """What is asked of every job."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -86,6 +91,16 @@ class JobBody(BaseModel):
     )
     metadata: Annotated[dict[str, Any], AfterValidator(check_metadata)] = Field(
         default_factory=dict, description="Given back with the job; 4096 bytes of JSON."
+    )
+
+
+class JobBody(JobFields):
+    """Body of `POST /v1/jobs`."""
+
+    depends_on: Annotated[tuple[JobId, ...], Field(max_length=MOST_DEPENDENCIES)] = Field(
+        default=(),
+        description="Ids of your jobs. This one waits until all have succeeded, and ends with the first that does "
+        "not. Those that its input refers to count without being named here.",
     )
 
 
@@ -129,7 +144,7 @@ def submit(
         raise
     try:
         stored = _store(request, services, has_class=has_class)
-    except (IdempotencyMismatch, LimitReached, DeadlineUnmeetable, ClassNotAllowed):
+    except (IdempotencyMismatch, LimitReached, DeadlineUnmeetable, ClassNotAllowed, DependencyUnusable):
         services.storage.delete_prefix(folder)
         raise
     except RedisError:
@@ -151,28 +166,38 @@ def _checked(
     except ValidationError as err:
         raise invalid_request(err, prefix="") from None
     spec = services.registry.get(body.model)
-    job_input = spec.parse_input(body.input)
+    filled, references = take_out(body.input)
+    job_input = spec.parse_input(filled)
+    depends_on = dependencies_of(body.depends_on, references)
+    check_sources(references, tenant, services)
     check_preview(body, spec, job_input)
     if body.webhook is not None:
         with desk.away():  # its host is looked up
             net.check_url(body.webhook, services.settings, for_webhook=True)
-    job_id, images = new_job_id(), {}
-    if isinstance(job_input, ImageInput):
-        pngs = read_input_images(job_input, tenant, services)
-        places = {role: f"inputs/{job_id}/{role}.png" for role in pngs}
-        images = {places[role]: png for role, png in pngs.items()}
-        job_input = job_input.with_images(places)
+    job_id = new_job_id()
+    job_input, images = _placed(job_input, f"inputs/{job_id}", references, tenant, services)
     request = JobRequest(
         job_id=job_id, tenant=tenant, model=spec, input=job_input, job_class=body.priority,
         webhook=manner.webhook("end", body.webhook), start_webhook=manner.webhook("start", body.webhook),
         dialect=manner.dialect, ttl_s=body.ttl_s, deadline_s=body.deadline_s, is_best_effort=body.best_effort,
         is_reproducible=body.reproducible, is_streamed=body.stream, has_preview=body.preview, metadata=body.metadata,
-        idempotency_key=idempotency_key, body_hash=body_hash(raw),
+        idempotency_key=idempotency_key, body_hash=body_hash(raw), depends_on=depends_on, references=references,
     )  # fmt: skip
     return request, images
 
 
-def check_preview(body: JobBody, spec: ModelSpec, job_input: JobInput) -> None:
+def _placed(
+    job_input: JobInput, folder: str, references: Mapping[str, Reference], tenant: str, services: Services
+) -> tuple[JobInput, dict[str, bytes]]:
+    """The input with its images in `folder`, and these by their places. What other jobs make is not there yet."""
+    if not isinstance(job_input, ImageInput):
+        return job_input, {}
+    pngs = read_input_images(job_input, tenant, services, but={f"/input/{place}" for place in references})
+    places = {role: f"{folder}/{role}.png" for role in pngs}
+    return job_input.with_images(places), {places[role]: png for role, png in pngs.items()}
+
+
+def check_preview(body: JobFields, spec: ModelSpec, job_input: JobInput) -> None:
     """Raises InvalidRequest where there would be none."""
     if not body.preview:
         return

@@ -18,7 +18,7 @@ from genmill.answers import ApiError, ApiUnreachable, error_of, pause_or_raise
 from genmill.batch_calls import BatchCalls
 from genmill.batch_handle import Batches, BatchHandle
 from genmill.errors import InvalidRequest
-from genmill.job_handle import JobHandle
+from genmill.job_handle import JobHandle, ids_of
 from genmill.mapping import Mapped, map_requests
 from genmill.sendable_images import with_images
 
@@ -88,10 +88,12 @@ class Client:
         self, model: str, input: Mapping[str, Any], *, priority: str | None = None, webhook: str | None = None,  # noqa: A002 - the API's name
         ttl_s: int | None = None, deadline_s: float | None = None, best_effort: bool = False,
         reproducible: bool = False, stream: bool = False, preview: bool = False,
-        metadata: Mapping[str, Any] | None = None, idempotency_key: str | None = None,
+        metadata: Mapping[str, Any] | None = None, depends_on: str | JobHandle | Iterable[str | JobHandle] = (),
+        idempotency_key: str | None = None,
     ) -> JobHandle:  # fmt: skip
         """Submit once, however often the call is repeated. The input's images (`init_image`, `mask_image`,
-        `image` of `control`) may be paths, URLs or data URIs.
+        `image` of `control`) may be paths, URLs or data URIs; they and its texts may be outputs of other jobs, see
+        `JobHandle.output`. For those, and for all that it `depends_on`, the job waits.
 
         Seconds: a job waits for `ttl_s` at most and should end within `deadline_s`; one that cannot is refused, one
         that still waits then expires, unless `best_effort`. A `reproducible` job shares no forward with others, and
@@ -107,7 +109,7 @@ class Client:
             "priority": priority, "webhook": webhook, "ttl_s": ttl_s, "deadline_s": deadline_s,
             "best_effort": best_effort or None, "reproducible": reproducible or None,
             "stream": stream or None, "preview": preview or None,
-            "metadata": dict(metadata) if metadata else None,
+            "metadata": dict(metadata) if metadata else None, "depends_on": ids_of(depends_on) or None,
         }  # fmt: skip
         body |= {name: value for name, value in more.items() if value is not None}
         headers = {"idempotency-key": f'"{idempotency_key or uuid.uuid4().hex}"'}

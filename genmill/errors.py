@@ -6,25 +6,9 @@ Every error that a client can see carries `code` (stable, for programs), `status
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-
-@dataclass(frozen=True, slots=True)
-class FieldFault:
-    """What is wrong with one field: where (JSON pointer), why, which limit, which value; of a file, in which line."""
-
-    pointer: str
-    detail: str
-    limit: str | None = None
-    value: str | None = None
-    line: int | None = None
-
-    def as_json(self) -> dict[str, str | int]:
-        pairs = {
-            "line": self.line, "pointer": self.pointer, "detail": self.detail, "limit": self.limit, "value": self.value
-        }  # fmt: skip
-        return {name: part for name, part in pairs.items() if part is not None}
+from genmill.faults import FieldFault as FieldFault  # noqa: PLC0414 - who makes an error finds it here
 
 
 class GenmillError(Exception):
@@ -122,6 +106,12 @@ class DeadlineUnmeetable(InvalidRequest):
     """The job cannot end before its deadline."""
 
     code = "deadline_unmeetable"
+
+
+class DependencyUnusable(InvalidRequest):
+    """The job cannot wait for a job that it depends on."""
+
+    code = "dependency_unusable"
 
 
 class NothingToDeliver(InvalidRequest):
@@ -251,6 +241,12 @@ class JobCanceled(JobFailure):
     """The job was canceled."""
 
     code, status, is_retryable = "canceled", 409, False
+
+
+class DependencyFailed(JobFailure):
+    """A job that this one depends on did not succeed."""
+
+    code, status, is_retryable = "dependency_failed", 424, False
 
 
 class JobDeleted(JobFailure):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mimetypes
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -77,6 +77,15 @@ class JobHandle:
         '...'
         """
         return str(self.data["text"]["text"]) if "text" in self.data else None
+
+    def output(self, path: str = "text") -> dict[str, str]:
+        """What the job will have made, for the input of another one: its `text`, or an image such as `outputs/0`.
+
+        >>> picture = client.submit("shapes", {"prompt": job.output(), "seed": 7})
+        >>> picture.wait(60).data["depends_on"] == [job.id]
+        True
+        """
+        return {"from": f"job:{self.id}", "path": path}
 
     @property
     def error(self) -> dict[str, str] | None:
@@ -174,3 +183,9 @@ class JobHandle:
             paths.append(folder / f"{self.id}-{number}{suffix}")
             paths[-1].write_bytes(body)
         return paths
+
+
+def ids_of(jobs: str | JobHandle | Iterable[str | JobHandle]) -> list[str]:
+    """The ids of one job or of several."""
+    several = [jobs] if isinstance(jobs, str | JobHandle) else jobs
+    return [one.id if isinstance(one, JobHandle) else one for one in several]

@@ -16,6 +16,7 @@ from ulid import ULID
 from genmill.errors import JobFailure
 from genmill.inputs import JobInput
 from genmill.keys import GENERATE, JobClass
+from genmill.references import Reference, stored
 from genmill.registry import ModelSpec
 
 
@@ -53,6 +54,8 @@ TRANSITIONS: Mapping[tuple[JobState | None, str], JobState] = {
     (JobState.QUEUED, "claim"): JobState.RUNNING,
     (JobState.QUEUED, "cancel"): JobState.CANCELED,
     (JobState.QUEUED, "expire"): JobState.EXPIRED,
+    (JobState.QUEUED, "release"): JobState.QUEUED,
+    (JobState.QUEUED, "give_up"): JobState.FAILED,
     (JobState.RUNNING, "succeed"): JobState.SUCCEEDED,
     (JobState.RUNNING, "fail"): JobState.FAILED,
     (JobState.RUNNING, "cancel"): JobState.CANCELED,
@@ -94,7 +97,11 @@ class JobRequest:
     """A validated job that is not stored yet. It may wait for `ttl_s`; it should end within `deadline_s`, and is not
     taken when it cannot, nor kept waiting past it, unless `is_best_effort`. One that `is_reproducible` shares no
     forward with others. While it runs it tells, of a text that `is_streamed` the tokens, of pictures that it
-    `has_preview` of how they look. `webhook` is called at its end, `start_webhook` when a worker first takes it."""
+    `has_preview` of how they look. `webhook` is called at its end, `start_webhook` when a worker first takes it.
+
+    It waits until all that it `depends_on` have succeeded: ids, with the pointer to where the request names each.
+    `references` are to their outputs, by the places of `input` that these will fill; until then words stand there.
+    """
 
     job_id: str
     tenant: str
@@ -113,6 +120,8 @@ class JobRequest:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
     body_hash: str = ""
+    depends_on: Mapping[str, str] = field(default_factory=dict)
+    references: Mapping[str, Reference] = field(default_factory=dict)
 
     @property
     def batch_key(self) -> str:
@@ -166,6 +175,7 @@ class JobRecord:
     webhook: str | None
     deadline_ms: float | None = None
     dialect: Dialect = Dialect.NATIVE
+    depends_on: tuple[str, ...] = ()
 
     @property
     def is_streamed(self) -> bool:
@@ -210,6 +220,8 @@ def pack_generate(request: JobRequest) -> bytes:
         asked["stream"] = True
     if request.has_preview:
         asked["preview"] = True
+    if request.references:
+        asked["references"] = stored(request.references)
     return pack_call(GENERATE, [asked], {})
 
 
@@ -247,4 +259,5 @@ def record_from_hash(job_id: str, fields: Mapping[bytes, bytes], result: bytes |
         metadata=document("metadata") or {}, progress=document("progress"), error=error,
         result=json.loads(b64decode(result)) if result else None, has_cancel_request=bool(text("cancel")),
         webhook=text("hook") or None, deadline_ms=number("deadline_ms"), dialect=Dialect(text("dialect", "native")),
+        depends_on=tuple(json.loads(text("dependency_ids", "[]"))),
     )  # fmt: skip

@@ -124,6 +124,7 @@ PREFIXES = {
     "limset": "gm:lim:set",
     "scratch": "gm:scratch",
     "ttl": "gm:ttl",
+    "chained": "gm:chained",
     "wake": "gm:wake:",
     "token": "gm:token:",
     "idem": "gm:idem:",

@@ -7,6 +7,7 @@ from typing import Any
 
 from genmill.jobs import JobRecord
 from genmill.links import Links
+from genmill.references import put
 from genmill.store import Waiting
 
 STORED = "stored"
@@ -35,6 +36,7 @@ def job_view(record: JobRecord, links: Links, *, waiting: Waiting | None = None)
         "position": waiting.position if waiting else None,
         "waiting_for": _waiting_for(waiting) if waiting else None,
         "input": shown_input(record),
+        "depends_on": list(record.depends_on),
         "reproducible": record.request.get("reproducible", False) is True,
         "outputs": [output_view(output, links) for output in result.get("outputs", ())],
         "receipt": result.get("receipt"),
@@ -54,7 +56,9 @@ def _urls(record: JobRecord, links: Links) -> dict[str, str]:
 
 
 def _waiting_for(waiting: Waiting) -> dict[str, Any]:
-    named = {"scope": waiting.scope, "limit": waiting.limit, "running": waiting.running}
+    named: dict[str, Any] = {"scope": waiting.scope, "limit": waiting.limit, "running": waiting.running}
+    if waiting.jobs:
+        named["jobs"] = list(waiting.jobs)
     return {"reason": waiting.reason, **{name: value for name, value in named.items() if value is not None}}
 
 
@@ -70,6 +74,8 @@ def shown_input(record: JobRecord) -> dict[str, Any]:
             shown[name] = STORED
     if isinstance(shown.get("control"), dict):
         shown["control"] = {**shown["control"], "image": STORED}
+    for place, reference in (record.request.get("references") or {}).items():
+        shown = put(shown, place, reference)
     return shown
 
 

@@ -22,6 +22,8 @@ log = logging.getLogger("genmill.scheduler")
 LEAST_PAUSE_S = 3.0
 """Workers that could not renew try again a second later."""
 TICK_S = 1
+MOST_REVISITED = 100
+"""Jobs that one run of a script looks at: others wait meanwhile."""
 LEAST_LEAD_S = 2.0
 """What must be left of the lead for something that others must not do at the same time."""
 LIMITS_TTL_S = 30.0
@@ -95,6 +97,7 @@ class Scheduler:
             return
         if self._clock() >= self._reap_after:
             self._reap()
+        self._move_on()
         self._delayed.tick()
         limits = self._store.limits.in_force()
         self._store.publish_limits(epoch, limits, LIMITS_TTL_S)
@@ -106,6 +109,11 @@ class Scheduler:
                 "reaped: %d requeued, %d poisoned, %d expired, %d canceled",
                 reaped.requeued, reaped.poisoned, reaped.expired, reaped.canceled,
             )  # fmt: skip
+
+    def _move_on(self) -> None:
+        """Jobs whose dependencies have ended, as far as the scripts that ended those have left any behind."""
+        while self._store.revisit(MOST_REVISITED) == MOST_REVISITED and self.leads():
+            pass
 
     def _resign(self) -> None:
         try:

@@ -36,6 +36,7 @@ from worker.engines.base import (
     is_device_lost,
 )
 from worker.publisher import Publisher
+from worker.references import filled
 from worker.reports import Reports
 from worker.residency import Residents
 from worker.stations import Station
@@ -102,8 +103,10 @@ class Floor:
             station = self._station(claims[0].batch_key)
             if station is None:
                 raise ModelUnavailable(f"this worker has no model for {claims[0].batch_key}")  # noqa: TRY301 - ends as what loading raises
-            station.admit(claims)
-            self._ends.begin(claims)
+            ready, failures = filled(claims, self.store)
+            station.admit(ready)
+            self._ends.begin(ready)
+            self._record(failures)
         except RedisError as err:
             log.warning("batch %s goes back to the queue: %s", claims[0].batch_key, err)
             for claim in claims:

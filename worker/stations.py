@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from genmill.errors import GenmillError, InputUnavailable, InvalidJob, StorageUnavailable
+from genmill.errors import GenmillError, InputUnavailable, InvalidJob, InvalidRequest, StorageUnavailable
 from genmill.images import stored_image
 from genmill.inputs import ImageInput
 from genmill.jobs import Claim
@@ -108,6 +108,9 @@ class ModelStation:
             except (ValueError, KeyError, IndexError, TypeError) as err:
                 self._refused.append(Failed(claim.job_id, InvalidJob(f"the stored input cannot be read: {err}")))
                 continue
+            except InvalidRequest as err:
+                self._refused.append(Failed(claim.job_id, InvalidJob(err.detail)))
+                continue
             images = job.input.images() if isinstance(job.input, ImageInput) else {}
             if images:
                 self._loading[claim.job_id] = (claim, self._pool.submit(self._with_images, job, images))
@@ -176,7 +179,10 @@ class ModelStation:
 
     def _parse(self, claim: Claim) -> EngineJob:
         request = claim.call[1][0]
-        job_input = self._spec.input_class.model_validate(request["input"])
+        if request.get("references"):  # how long the texts of others would be nobody could know
+            job_input = self._spec.parse_input(request["input"])
+        else:
+            job_input = self._spec.input_class.model_validate(request["input"])
         return EngineJob(
             claim.job_id, job_input, job_class=claim.origin, vd_ms=claim.vd_ms,
             is_reproducible=request.get("reproducible") is True, is_streamed=request.get("stream") is True,

@@ -152,7 +152,7 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
     batch = f"{receipt['batch_mean']:.1f} on average, {receipt['batch_max']} at most" if receipt else ""
     return [
         ("model", f"{view['model']}, class {view['priority']}"),
-        ("prompt", str(asked.get("prompt") or asked.get("messages") or "")),
+        ("prompt", _prompt(view) or str(asked.get("messages") or "")),
         ("seed", str(receipt.get("seed", ""))),
         ("progress", f"{progress['step']} of {progress['steps']}" if progress else ""),
         ("ahead", str(view["position"] or "")),
@@ -173,6 +173,8 @@ def waiting_text(waiting: Mapping[str, Any] | None) -> str:
             return "a worker: none serves its class"
         case {"reason": "suspended"}:
             return "the fleet, which is suspended (rq resume)"
+        case {"reason": "dependency", "jobs": jobs}:
+            return ", ".join(f"job:{job_id}" for job_id in jobs)
         case {"reason": "delay"}:
             return "the end of a delay"
     return ""
@@ -180,9 +182,16 @@ def waiting_text(waiting: Mapping[str, Any] | None) -> str:
 
 def _row(job: JobHandle) -> list[str | Text]:
     view = job.data
-    prompt = str(view["input"].get("prompt") or "")
     waited, ran = _seconds(view["timings"]["queued_s"]), _seconds(view["timings"]["run_s"])
-    return [job.id, _state(job.state), view["model"], view["priority"], waited, ran, prompt[:60]]
+    return [job.id, _state(job.state), view["model"], view["priority"], waited, ran, _prompt(view)[:60]]
+
+
+def _prompt(view: Mapping[str, Any]) -> str:
+    match view["input"].get("prompt"):
+        case {"from": source, "path": path}:
+            return f"{source}/{path}"
+        case prompt:
+            return str(prompt or "")
 
 
 def _state(state: JobState) -> Text:

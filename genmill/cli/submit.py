@@ -119,6 +119,7 @@ def _number(text: str) -> float | None:
 @click.option("--deadline", "deadline_s", type=float, help="Seconds within which the job should have ended.")
 @click.option("--best-effort", is_flag=True, help="Take and run the job even where it misses its deadline.")
 @click.option("--reproducible", is_flag=True, help="Share no forward with others: the same bits each time, slower.")
+@click.option("--depends-on", multiple=True, help="Id of a job that has to succeed first; may be repeated.")
 @click.option("--metadata", type=JsonObject(), help="JSON object that comes back with the job.")
 @click.option("--idempotency-key", help="The same key submits once, however often it is sent.")
 @click.option("--stream", is_flag=True, help="Show the text as it is written, or how far the pictures are.")
@@ -138,7 +139,7 @@ def _number(text: str) -> float | None:
 def submit(  # noqa: PLR0913 - one parameter for each option
     model: str, prompt: str, *, priority: str | None, webhook: str | None, ttl_s: int | None, deadline_s: float | None,
     best_effort: bool, reproducible: bool, metadata: dict[str, Any] | None, idempotency_key: str | None, stream: bool,
-    preview: bool, wait: bool,
+    preview: bool, wait: bool, depends_on: tuple[str, ...],
     timeout_s: float | None, output: Path | None, url: str | None, api_key: str | None, screen: Screen,
     more: dict[str, Any] | None, **fields: Any,
 ) -> Exit:  # fmt: skip
@@ -151,7 +152,7 @@ def submit(  # noqa: PLR0913 - one parameter for each option
         job = client.submit(
             model, asked, priority=priority, webhook=webhook, ttl_s=ttl_s, deadline_s=deadline_s,
             best_effort=best_effort, reproducible=reproducible, stream=stream, preview=preview,
-            metadata=metadata, idempotency_key=idempotency_key,
+            metadata=metadata, depends_on=depends_on, idempotency_key=idempotency_key,
         )  # fmt: skip
         if not (wait or output or stream or preview):
             screen.show(job.data, lambda: job.id)

@@ -12,6 +12,10 @@ if h.status == 'started' then
 end
 if h.status ~= 'queued' and h.status ~= 'scheduled' and h.status ~= 'deferred' then return 'too_late' end
 if is_queued(h) then dequeue(h) end
+if h.status == 'deferred' then
+  unchain(h)
+  if h.expires_ms then later('ZREM', K.ttl, id) end
+end
 redis.call('ZREM', K.scheduled .. h.origin, id)
 redis.call('ZREM', K.deferred .. h.origin, id)
 redis.call('LREM', K.queue .. h.origin, 0, id)

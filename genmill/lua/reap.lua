@@ -1,6 +1,6 @@
 -- Ends what nobody else will: leases that ran out (running -> queued, or failed after too many crashes), jobs that
--- waited too long (queued -> failed, error expired), and jobs that RQ's own cancel left in their lanes. Two reapers at
--- once do no harm.
+-- waited too long (queued or deferred -> failed, error expired), and jobs that RQ's own cancel left in their lanes. Two
+-- reapers at once do no harm.
 -- ARGV: most jobs a call, most crashes, poisoned error (JSON), expired error (JSON), canceled error (JSON)
 -- Returns {requeued, poisoned, expired, canceled} as counts.
 local most, max_crashes = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -30,8 +30,9 @@ end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.ttl, 0, now_ms, 'LIMIT', 0, most)) do
   local h = load(id)
   redis.call('ZREM', K.ttl, id)
-  if h.exists and h.status == 'queued' and is_queued(h) then
-    dequeue(h)
+  local is_in_line = h.status == 'queued' and is_queued(h)
+  if is_in_line or (h.status == 'deferred' and h.expires_ms) then
+    if is_in_line then dequeue(h) else unchain(h) end
     h.worker_name, h.start_ms = nil, nil
     fail(h, ARGV[4], 'expired')
     counts[3] = counts[3] + 1

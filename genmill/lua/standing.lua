@@ -1,10 +1,10 @@
 -- Reads how a job stands, what it waits for, and what its tenant has submitted; changes nothing.
 -- ARGV: job id
 -- Returns {fields of the job hash as pairs, latest result or false, waiting or false, submissions}, nothing for a job
--- that is not there. Waiting, of a queued job alone: {place among those that are ready, 1 when the fleet is suspended,
--- workers of its class, then for each scope that counts it: scope, scope that stands for all of its kind ('' for none),
--- the operator's limits of both, live leases}. Submissions: {the operator's limits for the tenant and for all, number in
--- this window, seconds to its end}. What there is not is false.
+-- that is not there. Waiting, of a queued job alone: {jobs that have to succeed first, place among those that are ready,
+-- 1 when the fleet is suspended, workers of its class, then for each scope that counts it: scope, scope that stands for
+-- all of its kind ('' for none), the operator's limits of both, live leases}. Submissions: {the operator's limits for the
+-- tenant and for all, number in this window, seconds to its end}. What there is not is false.
 local id = ARGV[1]
 local fields, h = redis.call('HGETALL', K.job .. id), {}
 if #fields == 0 then return nil end
@@ -18,6 +18,7 @@ local function waiting()
   }
   local limits = redis.call('HMGET', K.limset, unpack(scopes))
   local found = {
+    h.dependency_ids and redis.call('SMEMBERS', K.job .. ':' .. id .. K.dependencies) or {},
     redis.call('ZRANK', K.ready .. class .. ':' .. (h.batch_key or ''), id), redis.call('EXISTS', K.suspended),
     redis.call('SCARD', K.workers .. ':' .. class),
   }

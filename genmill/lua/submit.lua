@@ -1,12 +1,12 @@
--- Stores jobs and puts them into their lanes: created -> queued.
+-- Stores jobs and puts them into their lanes: created -> queued; or deferred, while they wait for others.
 -- ARGV: static limits (JSON), idempotency ttl s, list ttl s, delay ms of the class, number of shared values, shared
 --       fields of the job hashes as name, value pairs (tenant, origin, batch_key and cost among them), then for each
---       job: id, idempotency key ('' for none), body hash, ttl s, deadline s (0 for none), 1 for best effort, number of own
---       values, own fields as pairs
+--       job: id, idempotency key ('' for none), body hash, ttl s, deadline s (0 for none), 1 for best effort, jobs
+--       that it depends on (JSON list, '' for none), number of own values, own fields as pairs
 -- Returns for each {'stored'|'replayed'|'mismatch', job id}; or of one that was not stored: {'limited', scope, limit,
 -- value, seconds to wait} because its tenant has too many, {'late', deadline ms, soonest end ms} because it would miss
--- its deadline, {'barred', class, classes} because its tenant may not use this class. Running it twice with one id
--- stores once.
+-- its deadline, {'barred', class, classes} because its tenant may not use this class, {'dependency', id, what, detail}
+-- because it cannot wait for that job. Running it twice with one id stores once.
 read_limits(ARGV[1])
 local idem_ttl, list_ttl, delay_ms, shared_count = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local shared = {}
@@ -59,7 +59,7 @@ local function lateness(deadline_ms)
   return {'late', deadline_ms, math.ceil(soonest)}
 end
 
-local function store(id, ttl_ms, deadline_ms, is_best_effort, first, last)
+local function store(id, ttl_ms, deadline_ms, is_best_effort, first, last, pending)
   local h = {id = id, origin = shared.origin, lane = shared.origin, batch_key = shared.batch_key,
     tenant = shared.tenant}
   h.vd, h.expires_ms = times(ttl_ms, deadline_ms, is_best_effort)
@@ -68,21 +68,23 @@ local function store(id, ttl_ms, deadline_ms, is_best_effort, first, last)
   if h.expires_ms then fields[#fields + 1] = 'expires_ms'; fields[#fields + 1] = h.expires_ms end
   if deadline_ms > 0 then fields[#fields + 1] = 'deadline_ms'; fields[#fields + 1] = int(now_ms + deadline_ms) end
   local fence = redis.call('HEXISTS', K.leases, id) == 1 and release(id) or 0  -- the id was deleted while it ran
-  redis.call('HSET', K.job .. id, 'status', 'queued', 'created_at', iso(), 'enqueued_at', iso(),
-    'enqueued_ms', int(now_ms), 'vd', h.vd, 'fence', int(fence), 'lane', h.lane, unpack(fields))
-  enqueue(h)
+  redis.call('HSET', K.job .. id, 'status', pending and 'deferred' or 'queued', 'created_at', iso(),
+    'enqueued_at', iso(), 'enqueued_ms', int(now_ms), 'vd', h.vd, 'fence', int(fence),
+    'lane', pending and '' or h.lane, unpack(fields))  -- '': chained, and in none yet
+  if pending then chain(h, pending) else enqueue(h) end
   later('ZADD', K.list .. shared.tenant, now_ms, id)
 end
 
 local replies, at = {}, 6 + shared_count
 while at <= #ARGV do
-  local id, idem, body, ttl_s, deadline_s, is_best_effort, own = unpack(ARGV, at, at + 6)
-  local last, ttl_ms, deadline_ms = at + 6 + tonumber(own), tonumber(ttl_s) * 1000, tonumber(deadline_s) * 1000
-  local answer = verdict(id, idem, body) or bar() or refusal()
-    or (deadline_ms > 0 and is_best_effort == '0' and lateness(deadline_ms))
+  local id, idem, body, ttl_s, deadline_s, is_best_effort, depends_on, own = unpack(ARGV, at, at + 7)
+  local last, ttl_ms, deadline_ms = at + 7 + tonumber(own), tonumber(ttl_s) * 1000, tonumber(deadline_s) * 1000
+  local answer, pending = verdict(id, idem, body) or bar() or refusal()
+    or (deadline_ms > 0 and is_best_effort == '0' and lateness(deadline_ms)), nil
+  if not answer and depends_on ~= '' then pending, answer = still_to_end(shared.tenant, cjson.decode(depends_on)) end
   if not answer then
     remember(id, idem, body)
-    store(id, ttl_ms, deadline_ms, is_best_effort == '1', at + 7, last)
+    store(id, ttl_ms, deadline_ms, is_best_effort == '1', at + 8, last, pending)
     count_submission(shared.tenant)
     answer = {'stored', id}
   end

@@ -8,7 +8,14 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from genmill.errors import ClassNotAllowed, DeadlineUnmeetable, FieldFault, IdempotencyMismatch, LimitReached
+from genmill.errors import (
+    ClassNotAllowed,
+    DeadlineUnmeetable,
+    DependencyUnusable,
+    FieldFault,
+    IdempotencyMismatch,
+    LimitReached,
+)
 from genmill.jobs import (
     Claim,
     Dialect,
@@ -22,7 +29,7 @@ from genmill.jobs import (
 )
 from genmill.settings import Settings
 from genmill.store.limits import LimitBook
-from genmill.store.messages import Barred, Late, Refusal, Settlement, Standing, Submitted
+from genmill.store.messages import Barred, Late, Refusal, Settlement, Standing, Submitted, Unmet
 
 CHUNK = 200
 """Jobs in one run of a script: others wait meanwhile, some milliseconds."""
@@ -77,7 +84,13 @@ def own_fields(request: JobRequest) -> dict[str, Any]:
         fields["dialect"] = request.dialect.value
     if request.metadata:
         fields["metadata"] = json.dumps(dict(request.metadata))
+    if request.depends_on:  # as RQ keeps them
+        fields["dependency_id"], fields["dependency_ids"] = next(iter(request.depends_on)), _ids(request)
     return fields
+
+
+def _ids(request: JobRequest) -> str:
+    return json.dumps(list(request.depends_on))
 
 
 def lifetime_s(settings: Settings) -> int:
@@ -95,7 +108,9 @@ def submit_args(requests: Sequence[JobRequest], settings: Settings, static_limit
     for request in requests:
         own = flat(own_fields(request))
         times = [request.ttl_s or 0, request.deadline_s or 0, int(request.is_best_effort)]
-        args += [request.job_id, request.idempotency_key or "", request.body_hash, *times, len(own), *own]
+        depends_on = _ids(request) if request.depends_on else ""
+        head = [request.job_id, request.idempotency_key or "", request.body_hash]
+        args += [*head, *times, depends_on, len(own), *own]
     return args
 
 
@@ -111,12 +126,14 @@ def read_submitted(verdict: Sequence[Any]) -> Submitted:
     if kind == b"barred":
         job_class, allowed = rest
         return Submitted("", barred=Barred(job_class.decode(), tuple(allowed.decode().split())))
+    if kind == b"dependency":
+        return Submitted("", unmet=Unmet(*(part.decode("utf-8", "replace") for part in rest)))
     return Submitted(rest[0].decode(), is_replay=kind == b"replayed", is_mismatch=kind == b"mismatch")
 
 
-def accepted(submitted: Submitted) -> tuple[str, bool]:
+def accepted(submitted: Submitted, request: JobRequest) -> tuple[str, bool]:
     """(job id, whether an earlier request is replayed). Raises IdempotencyMismatch, LimitReached, DeadlineUnmeetable,
-    ClassNotAllowed."""
+    ClassNotAllowed, DependencyUnusable."""
     if submitted.is_mismatch:
         raise IdempotencyMismatch
     if submitted.refusal is not None:
@@ -125,6 +142,8 @@ def accepted(submitted: Submitted) -> tuple[str, bool]:
         raise deadline_unmeetable(submitted.late)
     if submitted.barred is not None:
         raise class_not_allowed(submitted.barred)
+    if submitted.unmet is not None:
+        raise dependency_unusable(submitted.unmet, request)
     return submitted.job_id, submitted.is_replay
 
 
@@ -143,6 +162,19 @@ def class_not_allowed(barred: Barred) -> ClassNotAllowed:
     allowed = ", ".join(barred.allowed)
     detail = f"priority {barred.job_class} is not open to this tenant; it may use {allowed}"
     return ClassNotAllowed(detail, faults=(FieldFault("/priority", detail, allowed, barred.job_class),))
+
+
+def dependency_unusable(unmet: Unmet, request: JobRequest) -> DependencyUnusable:
+    """The error of a job that cannot wait for another one."""
+    pointer = request.depends_on.get(unmet.job_id, "/depends_on")
+    match unmet.what:
+        case "ended":
+            detail, limit = f"{unmet.detail}; what depends on it would never run", "a job that may still succeed"
+        case "full":
+            detail, limit = f"{unmet.detail} jobs wait for job:{unmet.job_id}", f"fewer than {unmet.detail} jobs"
+        case _:
+            detail, limit = f"there is no job {unmet.job_id}, or its result has expired", "a job of yours"
+    return DependencyUnusable(detail, faults=(FieldFault(pointer, detail, limit, unmet.job_id),))
 
 
 def limit_reached(refusal: Refusal) -> LimitReached:

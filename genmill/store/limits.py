@@ -69,8 +69,10 @@ class LimitBook:
 
     def read_waiting(self, told: Sequence[Any]) -> Waiting:
         """Where a queued job stands and what it waits for, of what standing.lua tells."""
-        rank, is_suspended, workers, *rows = told
+        jobs, rank, is_suspended, workers, *rows = told
         position = None if rank is None else int(rank)
+        if jobs:
+            return Waiting(position, "dependency", jobs=tuple(sorted(job_id.decode() for job_id in jobs)))
         if is_suspended:
             return Waiting(position, "suspended")
         if not workers:

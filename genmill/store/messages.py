@@ -69,10 +69,19 @@ class Barred(NamedTuple):
     allowed: tuple[str, ...]
 
 
+class Unmet(NamedTuple):
+    """A job that another one cannot wait for. `what`: "unknown" (to its tenant), "ended" otherwise than by success
+    (`detail` tells how) or "full" (`detail` jobs wait for it)."""
+
+    job_id: str
+    what: str
+    detail: str
+
+
 class Submitted(NamedTuple):
     """What became of a request: stored, or not. Not, because its Idempotency-Key is known (`is_replay` with the same
-    body, `is_mismatch` with another; `job_id` is then that of the earlier job), for its `refusal`, being `late`, or
-    being `barred` from its class."""
+    body, `is_mismatch` with another; `job_id` is then that of the earlier job), for its `refusal`, being `late`,
+    being `barred` from its class, or an `unmet` dependency."""
 
     job_id: str
     is_replay: bool = False
@@ -80,13 +89,15 @@ class Submitted(NamedTuple):
     refusal: Refusal | None = None
     late: Late | None = None
     barred: Barred | None = None
+    unmet: Unmet | None = None
 
 
 class Waiting(NamedTuple):
     """Why a queued job does not run yet. `position`: ready jobs of its class and batch key before it.
 
     `reason`: "suspended" (the fleet), "no_worker" (none serves its class), "limit" (`scope` has `running` jobs of
-    `limit`), "turn" (others are before it), "delay" (it was put off for some time).
+    `limit`), "turn" (others are before it), "delay" (it was put off for some time), "dependency" (`jobs` have to
+    succeed first).
     """
 
     position: int | None
@@ -94,6 +105,7 @@ class Waiting(NamedTuple):
     scope: str | None = None
     limit: int | None = None
     running: int | None = None
+    jobs: tuple[str, ...] = ()
 
 
 class Attempt(NamedTuple):

@@ -48,18 +48,18 @@ class Store:
     def submit(self, request: JobRequest) -> tuple[str, bool]:
         """Store and queue. Returns (job id, whether an earlier request with this Idempotency-Key is replayed).
 
-        Raises IdempotencyMismatch, LimitReached, DeadlineUnmeetable, ClassNotAllowed, StoreUnavailable. Safe to
-        repeat: the same job id is stored once.
+        Raises IdempotencyMismatch, LimitReached, DeadlineUnmeetable, ClassNotAllowed, DependencyUnusable,
+        StoreUnavailable. Safe to repeat: the same job id is stored once.
         With durability `always` it returns only when the append-only file holds the job.
         """
         (submitted,) = self.submit_many([request])
-        return encoding.accepted(submitted)
+        return encoding.accepted(submitted, request)
 
     def submit_told(self, request: JobRequest) -> Stored:
         """`submit`, and how the job stands then, in one round trip; in two where an earlier request is replayed."""
         calls = [("submit", self._submit_args([request])), ("standing", [request.job_id])]
         (verdict,), told = self._send_submits(calls)
-        job_id, is_replay = encoding.accepted(encoding.read_submitted(verdict))
+        job_id, is_replay = encoding.accepted(encoding.read_submitted(verdict), request)
         if job_id != request.job_id:
             return Stored(job_id, is_replay, self.standing(job_id))
         return Stored(job_id, is_replay, encoding.read_standing(job_id, told, self.limits))
@@ -147,6 +147,10 @@ class Store:
         """Requeue or fail what expired leases and times to live left behind; end what RQ's own cancel left waiting."""
         errors = [error_json(error()) for error in (JobPoisoned, JobExpired, JobCanceled)]
         return Reaped(*self._scripts["reap"](args=[most, self.settings.max_crashes, *errors]))
+
+    def revisit(self, most: int = 200) -> int:
+        """Look at so many of the jobs that wait for others and are due for it; returns how many there were."""
+        return int(self._scripts["revisit"](args=[most]))
 
     def refile(self, claim: Claim, request: JobRequest) -> bool:
         """Turn a plain RQ call of worker.tasks.generate into the job that it describes."""

@@ -27,6 +27,7 @@ class Case:
 _ALL = (
     Case(deaths.killed_workers, is_kill=True),
     Case(deaths.killed_at_points, is_kill=True, settings={"max_crashes": 10}),  # four deaths, one job in them all
+    Case(deaths.chained_jobs, is_kill=True),
     Case(deaths.stopped_worker),
     Case(deaths.killed_redis, is_kill=True),
     Case(deaths.cut_file, is_kill=True, settings={"durability": "everysec"}),

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from genmill import keys
+from genmill.jobs import JobState
 from tests.chaos.scene import LEASE_S, Scene, patiently
 from tests.chaos.worker import POINTS
 from tests.fleet import Process, eventually
@@ -84,6 +85,27 @@ def _leases_of(scene: Scene, worker: Process) -> list[tuple[str, int]]:
     leases: Any = scene.redis.hgetall(keys.PREFIXES["leases"])
     fields = {job_id.decode(): packed.decode().split("\n") for job_id, packed in leases.items()}
     return [(job_id, int(packed[0])) for job_id, packed in fields.items() if packed[-1] == worker.log.stem]
+
+
+def chained_jobs(scene: Scene) -> None:
+    """Of chains of three jobs, whose first or second fails in some, workers are killed at random moments."""
+    count = scene.jobs // 3
+    first = scene.submit_prompts(["x" if number % 7 else "fail" for number in range(count)])
+    second = scene.submit_prompts(["x" if number % 5 else "fail" for number in range(count)], behind=first)
+    third = scene.submit_prompts(["x"] * count, behind=second)
+    workers = [scene.worker(), scene.worker()]
+    for _ in range(3):
+        time.sleep(scene.random.uniform(0.2, 1.2))  # the moment is the case's, not a wait for something
+        workers.pop(scene.random.randrange(len(workers))).kill()
+        workers.append(scene.worker())
+    scene.wait_until_done()
+    for number, chain in enumerate(zip(first, second, third, strict=True)):
+        failing = 0 if number % 7 == 0 else 1 if number % 5 == 0 else 3
+        states = [record.state for record in scene.records(chain)]
+        wanted = [JobState.SUCCEEDED] * failing + [JobState.FAILED] * (3 - failing)
+        assert states == wanted, f"chain {number} ended as {states}"
+        ends = [when for record in scene.records(chain[:failing]) for when in (record.started_ms, record.ended_ms)]
+        assert ends == sorted(ends), f"chain {number} ran out of its order"
 
 
 def stopped_worker(scene: Scene) -> None:

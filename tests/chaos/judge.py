@@ -45,7 +45,7 @@ def judge(scene: Scene, outcome: Outcome) -> None:
     if over:
         outcome.broken.append(f"limits exceeded: {over}")
     left = [key.decode() for prefix in ("gm:run:", "gm:parked:") for key in scene.redis.scan_iter(prefix + "*")]
-    left += [name for name in ("gm:leases", "gm:waiting", "gm:parkings") if scene.redis.exists(name)]
+    left += [name for name in ("gm:leases", "gm:waiting", "gm:parkings", "gm:chained") if scene.redis.exists(name)]
     left += _scraps(scene)
     if left:
         outcome.broken.append(f"left behind: {left[:5]}")

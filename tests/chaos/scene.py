@@ -81,13 +81,16 @@ class Scene:
         classes: Sequence[JobClass] = tuple(JobClass),
         hooks: Sequence[str] = (),
         ttl_s: int | None = None,
+        behind: Sequence[str] = (),
     ) -> list[str]:
-        """Acknowledged jobs of several tenants, classes and webhooks; those of one tenant and class come at once."""
+        """Acknowledged jobs of several tenants, classes and webhooks; those of one tenant and class come at once. Each
+        depends on the one of its place in `behind`, as far as that goes."""
         hooks = hooks or [self.receiver.url]
         requests = [
             JobRequest(
                 new_job_id(), f"t{number % tenants}", SPEC, SPEC.parse_input({"prompt": prompt, "steps": 2}),
                 classes[number % len(classes)], webhook=hooks[number // len(classes) % len(hooks)], ttl_s=ttl_s,
+                depends_on=dict.fromkeys(behind[number : number + 1], "/depends_on/0"),
             )
             for number, prompt in enumerate(prompts)
         ]  # fmt: skip

@@ -40,6 +40,24 @@ def test_submit_prints_the_id_and_sends_only_what_was_given(api: Api, run: Run) 
     assert body["priority"] == "p0"
 
 
+def test_a_job_may_wait_for_others_and_take_its_prompt_from_one(api: Api, run: Run) -> None:
+    reference = {"from": "job:01aa", "path": "text"}
+    waiting = {"reason": "dependency", "jobs": ["01aa", "01bb"]}
+    api.answers[("POST", "/v1/jobs")] = (202, view("queued"))
+    api.answers[("GET", f"/v1/jobs/{JOB_ID}")] = shown = view(
+        "queued", input={"prompt": reference}, waiting_for=waiting
+    )
+    api.answers[("GET", "/v1/jobs")] = {"data": [shown], "has_more": False}
+
+    more = json.dumps({"prompt": reference})
+    assert run("submit", "shapes", "", "--depends-on", "01aa", "--depends-on", "01bb", "--input", more)[0] == 0
+    assert api.sent[0][2] == {"model": "shapes", "input": {"prompt": reference}, "depends_on": ["01aa", "01bb"]}
+    _, facts, _ = run("jobs", "show", JOB_ID)
+    assert "job:01aa, job:01bb" in facts
+    assert "job:01aa/text" in facts
+    assert "job:01aa/text" in run("jobs", "list")[1]
+
+
 def test_submit_waits_and_writes_the_image(api: Api, run: Run, tmp_path: Path) -> None:
     api.answers[("POST", "/v1/jobs")] = (202, view("queued"))
     api.answers[("GET", f"/v1/jobs/{JOB_ID}")] = view()

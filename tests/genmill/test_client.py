@@ -216,6 +216,20 @@ def test_masks_and_images_of_controls_go_along_too(connect: Connect, tmp_path: P
     assert sent[1]["control"] == {"name": "canny", "image": uri}
 
 
+def test_jobs_wait_for_others_and_use_what_those_make(connect: Connect) -> None:
+    client, server = connect(httpx.Response(202, json=view()))
+    text, other = client.submit("captions", {"prompt": "a"}), client.submit("shapes", {"prompt": "b"})
+    given = {"prompt": text.output(), "init_image": other.output("outputs/0")}
+    client.submit("shapes", given, depends_on=["j0", text])
+    client.submit("shapes", {"prompt": "c"}, depends_on=text)
+    client.submit("shapes", {"prompt": "c"}, depends_on="j0")
+    bodies = [json.loads(request.content) for request in server.seen]
+    assert bodies[2]["input"] == {
+        "prompt": {"from": "job:j1", "path": "text"}, "init_image": {"from": "job:j1", "path": "outputs/0"},
+    }  # fmt: skip
+    assert [body.get("depends_on") for body in bodies] == [None, None, ["j0", "j1"], ["j1"], ["j0"]]
+
+
 def test_lines_of_a_batch_take_their_images_along_and_are_sent_again_whole(
     connect: Connect, tmp_path: Path, pauses: list[float]
 ) -> None:

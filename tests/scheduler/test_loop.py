@@ -54,6 +54,19 @@ def test_a_leader_that_is_not_confirmed_does_not_count_on_its_lead(store: Store)
     assert not leader.leads()
 
 
+def test_one_tick_moves_on_all_whose_dependency_has_ended(store: Store, redis: Redis) -> None:
+    parent, job_input = submit(store), SPEC.parse_input({"prompt": "x"})
+    depends_on = {parent: "/depends_on/0"}
+    asked = [JobRequest(new_job_id(), "a", SPEC, job_input, depends_on=depends_on) for _ in range(450)]
+    store.submit_many(asked)
+    (claim,) = store.claim("w", ["p1"], WANTS).claims
+    store.settle([Settlement(claim.job_id, claim.fence, Outcome.FINISHED, {})])
+    assert store.queue_depths()["p1"] < 450
+    Scheduler(store, "one").tick()
+    assert store.queue_depths()["p1"] == 450
+    assert redis.exists(keys.PREFIXES["chained"]) == 0
+
+
 def test_a_leader_cannot_publish_once_another_leads(store: Store) -> None:
     Scheduler(store, "one").tick()
     store.resign("one")

@@ -39,7 +39,7 @@ local function repeat_later(h, o, left)
   end
   report(h, o)
   keep(K.results .. h.id, o.ttl)
-  note_end(h.id, o.status, -1)
+  note_end(h, o.status, -1)
   run_again(h, o, delay_s, false, fields, {'lane', 'enqueue_at_front'})
 end
 

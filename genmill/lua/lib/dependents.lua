@@ -24,31 +24,63 @@ local function waits_for_nothing(id, takes_failed, parent, ended_as)
 end
 
 local DEPENDENT = {'status', 'fence', 'origin', 'allow_dependency_failures', 'enqueue_at_front'}
-local function release_dependents(parent, ended_as, kept_s)
-  for _, id in ipairs(redis.call('SMEMBERS', dependents_of(parent))) do
-    local d = load(id, DEPENDENT)
-    if d.status == 'deferred' and d.origin
-        and waits_for_nothing(id, d.allow_dependency_failures == '1', parent, ended_as) then
-      redis.call('HSET', K.job .. id, 'status', 'queued', 'enqueued_at', iso())
-      redis.call('ZREM', K.deferred .. d.origin, id)
-      redis.call('SREM', dependents_of(parent), id)
-      push(id, d.origin, d.enqueue_at_front == '1')
+local function release_dependent(id, parent, ended_as)
+  local d = load(id, DEPENDENT)
+  if d.status == 'deferred' and d.origin
+      and waits_for_nothing(id, d.allow_dependency_failures == '1', parent, ended_as) then
+    redis.call('HSET', K.job .. id, 'status', 'queued', 'enqueued_at', iso())
+    redis.call('ZREM', K.deferred .. d.origin, id)
+    redis.call('SREM', dependents_of(parent), id)
+    push(id, d.origin, d.enqueue_at_front == '1')
+  end
+end
+
+-- Chained jobs (lib/chains.lua) among these, by their places.
+local function chained_as(tenant, id) return (tenant or 'default') .. '/' .. id end
+local function which_are_chained(ids, tenant)
+  local names, found = {}, {}
+  for i, id in ipairs(ids) do names[i] = chained_as(tenant, id) end
+  for first = 1, #names, PARTS do
+    local last = math.min(first + PARTS - 1, #names)
+    for i, score in ipairs(redis.call('ZMSCORE', K.chained, unpack(names, first, last))) do
+      found[first + i - 1] = score
     end
   end
-  if kept_s >= 0 then redis.call('EXPIRE', dependents_of(parent), kept_s) end
+  return found
+end
+
+local move_on  -- lib/chain_ends.lua, for what needs the ends of jobs
+local moves_left = 200  -- in one run of a script, which others wait for; the scheduler moves the rest on
+local function release_dependents(parent, ended_as, kept_s)
+  local ids, due = redis.call('SMEMBERS', dependents_of(parent.id)), {}
+  local is_chained = which_are_chained(ids, parent.tenant)
+  for i, id in ipairs(ids) do
+    if not is_chained[i] then release_dependent(id, parent.id, ended_as)
+    elseif moves_left > 0 then
+      moves_left = moves_left - 1
+      move_on(id, parent.tenant, parent.id, ended_as)
+    else
+      due[#due + 1], due[#due + 2] = 0, chained_as(parent.tenant, id)
+    end
+  end
+  if due[1] then send('ZADD', K.chained, due) end
+  if kept_s >= 0 then redis.call('EXPIRE', dependents_of(parent.id), kept_s) end
 end
 
 -- Whether any job that ended has dependents is asked once for all of them, by flush. `kept_s` as RQ's ttls: -1 for ever.
 local ended, sets = {}, {}
-local function note_end(id, status, kept_s)
+local function note_end(h, status, kept_s)
   local at = #sets + 1
-  ended[at], sets[at] = {id, status, kept_s}, dependents_of(id)
+  ended[at], sets[at] = {h, status, kept_s}, dependents_of(h.id)
 end
 
+-- Those that end with one have dependents of their own.
 local function flush_ended()
-  if not sets[1] then return end
-  if redis.call('EXISTS', unpack(sets)) > 0 then
-    for _, one in ipairs(ended) do release_dependents(unpack(one)) end
+  while sets[1] do
+    local some, some_sets = ended, sets
+    ended, sets = {}, {}
+    if redis.call('EXISTS', unpack(some_sets)) > 0 then
+      for _, one in ipairs(some) do release_dependents(unpack(one)) end
+    end
   end
-  ended, sets = {}, {}
 end

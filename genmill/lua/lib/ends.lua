@@ -67,7 +67,7 @@ local function finish(h, o)
   if h.cancel or h.progress then redis.call('HDEL', key, 'cancel', 'progress') end
   report(h, o)
   keep_job(h, o.ttl)
-  note_end(h.id, o.status, o.ttl)
+  note_end(h, o.status, o.ttl)
   note_line(h.id)
 end
 

@@ -9,6 +9,7 @@ local CANCELED_FIELDS = {'status', 'fence', 'origin', 'tenant', 'hook', 'failure
 local function follow_cancel(id)
   local h, key = load(id, CANCELED_FIELDS), K.job .. id
   local ttl = ttl_of(h.failure_ttl)
+  unchain(h)
   if is_told(h) then
     local left = redis.call('TTL', key)
     later('ZADD', K.canceled .. h.origin, left < 0 and '+inf' or now_s + left + 1, id)
@@ -20,7 +21,7 @@ local function follow_cancel(id)
   emit_callback(h, 'canceled')
   later('ZADD', K.canceled .. h.origin, expiry(ttl), id)
   keep_job(h, ttl)
-  note_end(id, 'canceled', ttl)
+  note_end(h, 'canceled', ttl)
   note_line(id)
 end
 

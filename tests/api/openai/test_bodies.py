@@ -49,6 +49,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "priority": (IMAGES, {**CIRCLE, "priority": "p9"}, "/priority", "'p0'"),
     "text model": (IMAGES, {**CIRCLE, "model": "captions"}, "/model", "models for image: shapes"),
     "unknown model": (IMAGES, {**CIRCLE, "model": "gpt-image-1"}, "/model", "no model 'gpt-image-1'"),
+    "depends on nothing": (IMAGES, {**CIRCLE, "depends_on": ["nope"]}, "/depends_on/0", "there is no job nope"),
     "kind": (IMAGES, {**CIRCLE, "kind": "image"}, "/kind", "no parameter kind"),
     "nothing said": (CHAT, {"messages": []}, "/messages", "at least 1"),
     "role": (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "/messages/0/role", "'developer'"),

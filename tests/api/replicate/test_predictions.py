@@ -96,3 +96,13 @@ def test_a_cursor_that_leads_nowhere_is_an_empty_page(alice: Caller) -> None:
     alice("POST", PATH, json={"input": CIRCLE})
     assert alice("GET", "/v1/predictions?cursor=gone").json == {"previous": None, "next": None, "results": []}
     assert alice("GET", "/v1/predictions?page=2").status_code == 422
+
+
+def test_a_prediction_may_use_what_another_one_makes(alice: Caller) -> None:
+    first = alice("POST", PATH, json={"input": CIRCLE}).json["id"]
+    reference = {"from": f"job:{first}", "path": "outputs/0"}
+    made = alice("POST", PATH, json={"input": {**CIRCLE, "image": reference}}).json
+    assert (made["status"], made["metrics"]["waiting_for"]) == ("starting", "dependency")
+    refused = alice("POST", PATH, json={"input": {**CIRCLE, "image": {**reference, "path": "outputs/9"}}})
+    assert refused.status_code == 422
+    assert [fault["pointer"] for fault in refused.json["errors"]] == ["/input/image/path"]

@@ -6,8 +6,9 @@ import re
 from importlib import resources
 
 import pytest
+from redis import Redis
 
-from genmill.store.scripts import LIBRARY, PARTS
+from genmill.store.scripts import LIBRARY, PARTS, register
 
 FOLDER = resources.files("genmill") / "lua"
 
@@ -37,6 +38,12 @@ def test_a_script_has_all_that_it_names(script: str) -> None:
         used = set(re.findall(r"(?<![.\w])(\w+)", part))
         missing = used & (absent - present)
         assert not missing
+
+
+def test_the_server_takes_every_script(redis: Redis) -> None:
+    """Lua has room for 200 definitions in one."""
+    for script in register(redis).values():
+        assert redis.script_load(script.script)
 
 
 def test_every_script_has_its_parts_and_every_part_is_used() -> None:

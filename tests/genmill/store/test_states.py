@@ -20,13 +20,14 @@ from rq.registry import CanceledJobRegistry, FailedJobRegistry
 from rq.serializers import JSONSerializer
 
 from genmill import doctor, keys
-from genmill.errors import JobFailure
+from genmill.errors import DependencyUnusable, JobFailure
 from genmill.jobs import TRANSITIONS, Claim, JobRequest, JobState, new_job_id
 from genmill.keys import JobClass
 from genmill.registry import ModelSpec, load_registry
 from genmill.store import Outcome, Settlement, Store, Want
 from genmill.store.callbacks import Subject
 
+LOST = (JobState.FAILED, JobState.EXPIRED, JobState.CANCELED)
 CLASSES = [one.value for one in JobClass]
 EVENTS = {
     Outcome.FINISHED: "succeed",
@@ -56,10 +57,31 @@ class Queue(RuleBasedStateMachine):
         self.fences: dict[str, int] = {}
         self.to_cancel: set[str] = set()
         self.to_retry: set[str] = set()
+        self.tenants: dict[str, str] = {}
+        self.waits: dict[str, set[str]] = {}
 
     def move(self, job_id: str, event: str) -> None:
         self.reached.add(event)
         self.states[job_id] = TRANSITIONS[self.states.get(job_id), event]
+
+    def follow_up(self) -> None:
+        """What the table makes of those that wait for others, after the end of one."""
+        for job_id in [job_id for job_id in self.waits if self.states[job_id] is not JobState.QUEUED]:
+            del self.waits[job_id]
+        for job_id, parents in list(self.waits.items()):
+            states = {self.states[parent] for parent in parents}
+            if JobState.CANCELED in states:
+                event = "cancel"
+            elif states & {JobState.FAILED, JobState.EXPIRED}:
+                event = "give_up"
+            elif all(self.states[parent] is JobState.SUCCEEDED for parent in parents):
+                event = "release"
+            else:
+                continue
+            del self.waits[job_id]
+            self.move(job_id, event)
+            return self.follow_up()
+        return None
 
     def is_running(self, claim: Claim) -> bool:
         return self.states[claim.job_id] is JobState.RUNNING and self.fences[claim.job_id] == claim.fence
@@ -77,6 +99,25 @@ class Queue(RuleBasedStateMachine):
         request = JobRequest(new_job_id(), tenant, self.spec, job_input, job_class, webhook=webhook, ttl_s=ttl_s)
         self.store.submit(request)
         self.move(request.job_id, "submit")
+        self.tenants[request.job_id] = tenant
+        return request.job_id
+
+    @rule(target=jobs, parents=st.lists(jobs, min_size=1, max_size=2), ttl_s=st.sampled_from([None, 600]))
+    def submit_behind(self, parents: list[str], ttl_s: int | None) -> object:
+        tenant = self.tenants[parents[0]]
+        depends_on = dict.fromkeys(parents, "/depends_on/0")
+        job_input = self.spec.parse_input({"prompt": "x"})
+        request = JobRequest(new_job_id(), tenant, self.spec, job_input, ttl_s=ttl_s, depends_on=depends_on)
+        if any(self.tenants[one] != tenant or self.states[one] in LOST for one in parents):
+            with pytest.raises(DependencyUnusable):
+                self.store.submit(request)
+            return multiple()
+        self.store.submit(request)
+        self.move(request.job_id, "submit")
+        self.tenants[request.job_id] = tenant
+        self.waits[request.job_id] = {one for one in parents if self.states[one] is not JobState.SUCCEEDED}
+        if not self.waits[request.job_id]:
+            del self.waits[request.job_id]
         return request.job_id
 
     @rule(target=claims, slots=st.integers(1, 4), worker=st.sampled_from(["w1", "w2"]))
@@ -98,6 +139,7 @@ class Queue(RuleBasedStateMachine):
         if is_ours:
             self.move(claim.job_id, self.event_of(claim.job_id, outcome, is_moved=is_moved))
             self.to_cancel.discard(claim.job_id)
+            self.follow_up()
 
     def event_of(self, job_id: str, outcome: Outcome, *, is_moved: bool) -> str:
         if job_id in self.to_cancel and is_moved:
@@ -119,6 +161,7 @@ class Queue(RuleBasedStateMachine):
         if state is JobState.QUEUED:
             self.move(job_id, "cancel")
             assert verdict == "dequeued"
+            self.follow_up()
         elif state is JobState.RUNNING:
             self.to_cancel.add(job_id)
             assert verdict == "interrupting"
@@ -138,6 +181,7 @@ class Queue(RuleBasedStateMachine):
             event = "poison" if crashes >= self.store.settings.max_crashes else "reap"
         self.move(claim.job_id, event)
         self.to_cancel.discard(claim.job_id)
+        self.follow_up()
 
     @rule(job_id=jobs)
     def let_time_pass(self, job_id: str) -> None:
@@ -146,6 +190,7 @@ class Queue(RuleBasedStateMachine):
         self.redis.zadd(keys.PREFIXES["ttl"], {job_id: 1})
         self.store.reap()
         self.move(job_id, "expire")
+        self.follow_up()
 
     @rule(job_id=jobs)
     def requeue_by_rq(self, job_id: str) -> None:
@@ -211,7 +256,8 @@ class Queue(RuleBasedStateMachine):
     @invariant()
     def waiting_jobs_are_counted(self) -> None:
         counted = sum(int(count) for count in self.redis.hvals(keys.PREFIXES["waiting"]))
-        assert counted == sum(self.store.queue_depths().values())
+        assert counted == sum(self.store.queue_depths().values()) + len(self.waits)
+        assert self.redis.zcard(keys.PREFIXES["chained"]) == len(self.waits)
 
 
 @pytest.mark.usefixtures("redis")
@@ -222,7 +268,7 @@ def test_every_sequence_of_events_obeys_the_table(store: Store, redis: Redis, sh
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
     assert reached >= {"submit", "claim", "cancel"}
