@@ -265,11 +265,11 @@ def test_every_sequence_of_events_obeys_the_table(store: Store, redis: Redis, sh
     """The invariants assert it after every event; here only that the sequences had the events in them."""
     reached: set[str] = set()
     machine = type("Machine", (Queue,), {"store": store, "redis": redis, "spec": shapes, "reached": reached})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
-    )
+    profile = settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+    most = len({event for _, event in TRANSITIONS}) / 2
+    for _ in range(4):  # chance decides which events come; most must in the end
+        run_state_machine_as_test(machine, settings=profile)
+        if len(reached) > most:
+            break
     assert reached >= {"submit", "claim", "cancel"}
-    assert len(reached) > len({event for _, event in TRANSITIONS}) / 3, "chance decides which; many must come"
+    assert len(reached) > most
