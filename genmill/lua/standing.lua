@@ -9,6 +9,7 @@ local id = ARGV[1]
 local fields, h = redis.call('HGETALL', K.job .. id), {}
 if #fields == 0 then return nil end
 for i = 1, #fields, 2 do h[fields[i]] = fields[i + 1] end
+if h.collected then return nil end  -- the trace of a batch's line, see collect.lua
 local tenant, class = h.tenant or 'default', h.origin or ''
 
 local function waiting()

@@ -210,14 +210,14 @@ class Store:
         return self.get_many([job_id])[0]
 
     def get_many(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
-        """Records in the order of the ids, None where there is no such job."""
+        """Records in the order of the ids, None where there is no such job, or only the trace of a collected line."""
         with self.redis.pipeline(transaction=False) as pipe:
             for job_id in job_ids:
                 pipe.hgetall(keys.job(job_id))
                 pipe.xrevrange(keys.results(job_id), count=1)
             replies = pipe.execute()
         return [
-            encoding.read_record(job_id, fields, entries) if fields else None
+            encoding.read_record(job_id, fields, entries) if fields and b"collected" not in fields else None
             for job_id, fields, entries in zip(job_ids, replies[::2], replies[1::2], strict=True)
         ]
 

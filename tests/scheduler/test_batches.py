@@ -13,10 +13,10 @@ from genmill.batches import BatchRecord, BatchState, Intake, Ledger, LineParts
 from genmill.batches.intake import BatchOrder
 from genmill.batches.records import job_id_of
 from genmill.jobs import JobRequest
-from genmill.registry import Registry, load_registry
+from genmill.registry import ModelSpec, Registry, load_registry
 from genmill.settings import Settings
 from genmill.storage import Storage
-from genmill.store import Outcome, Settlement, Store
+from genmill.store import Outcome, Settlement, Store, Want
 from scheduler.batch_round import SWEEP_S, BatchRound
 from scheduler.collecting import EVERY_S
 from scheduler.feeding import QUOTA_REST_S
@@ -101,6 +101,28 @@ def test_what_is_collected_leaves_redis(
     for key in redis.scan_iter("rq:*:batch_*"):
         assert 0 < redis.ttl(key) <= keys.BATCH_JOB_TTL_S, key
     assert [key for key in redis.scan_iter("gm:batch*") if redis.ttl(key) < 0] == []
+
+
+def test_a_collected_lines_trace_is_small_and_knows_a_commit_that_is_repeated(
+    create: Create, round_of: Callable[..., BatchRound], store: Store, captions: ModelSpec, redis: Redis
+) -> None:
+    batch, turns = create(lines_of(1)), round_of()
+    turns.turn()
+    job_id = job_id_of(batch.batch_id, 1)
+    request = JobRequest(job_id, "a", captions, captions.parse_input({"prompt": "x"}))
+    (record,) = [one for one in store.get_many([job_id]) if one is not None]
+    want = [Want(record.batch_key, 1)]
+    (claim,) = store.claim("w", ["p3"], want).claims
+    end = Settlement(job_id, claim.fence, Outcome.FINISHED, {"outputs": []}, gpu_ms=1.0)
+    assert store.settle([end]) == [True]
+    turns.turn()
+
+    assert (store.get(job_id), store.standing(job_id)) == (None, None)
+    assert redis.memory_usage(keys.job(job_id)) < 400
+    assert not redis.exists(keys.results(job_id))
+    assert store.settle([end]) == [True]
+    store.submit_many([request])
+    assert store.claim("w", ["p3"], want).claims == ()
 
 
 def test_a_job_whose_webhook_may_ask_for_it_stays(
