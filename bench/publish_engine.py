@@ -71,13 +71,16 @@ def draw(figures: Mapping[str, float], path: Path) -> None:
     canvas.savefig(path, dpi=110)
 
 
+def tables(report: Mapping[str, Any]) -> str:
+    figures = report["figures"]
+    return "\n\n".join([throughput_table(figures), latency_table(figures), figures_table(report)])
+
+
 def main() -> None:
     page = DOCS / "engines.md"
-    report: dict[str, Any] = json.loads((RESULTS / NAME).read_text(encoding="utf-8"))
-    figures = report["figures"]
-    tables = [throughput_table(figures), latency_table(figures), figures_table(report)]
-    page.write_text(with_figures(page.read_text(encoding="utf-8"), NAME, "\n\n".join(tables)), encoding="utf-8")
-    draw(figures, DOCS / "engines.png")
+    report = json.loads((RESULTS / NAME).read_text(encoding="utf-8"))
+    page.write_text(with_figures(page.read_text(encoding="utf-8"), NAME, tables(report)), encoding="utf-8")
+    draw(report["figures"], DOCS / "engines.png")
 
 
 if __name__ == "__main__":

@@ -56,11 +56,13 @@ def _kill(kill: Mapping[str, str], name: str) -> str:
     return kill["genmill" if name.startswith("genmill") else name]
 
 
+TABLES = {"queue": rates_table, "claim": figures_table, "fairness": figures_table, "chaos": figures_table}
+
+
 def main() -> None:
     page = DOCS / "queue.md"
     text = page.read_text(encoding="utf-8")
-    for name in ("queue", "claim", "fairness", "chaos"):
-        table = rates_table if name == "queue" else figures_table
+    for name, table in TABLES.items():
         report = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
         text = with_figures(text, f"{name}.json", table(report))
         if name == "queue":

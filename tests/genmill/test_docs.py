@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ import pytest
 import yaml
 from honcho.environ import parse_procfile
 
-from bench.publish_api import figures_table
-from bench.publish_queue import with_figures
+from bench import publish_api, publish_engine, publish_queue
 from genmill import keys
 from genmill.batches.states import TRANSITIONS as BATCH_TRANSITIONS
 from genmill.jobs import TRANSITIONS
@@ -135,7 +134,15 @@ def test_compose_names_only_settings_that_exist() -> None:
     assert {name for name in named if name.startswith("GENMILL_")} <= known
 
 
-def test_the_page_of_the_api_shows_what_was_measured() -> None:
-    report = json.loads((ROOT / "bench" / "results" / "api.json").read_text())
-    page = (ROOT / "docs" / "api.md").read_text()
-    assert with_figures(page, "api.json", figures_table(report)) == page
+@pytest.mark.parametrize(
+    ("page", "name", "tables"),
+    [
+        ("api", "api", publish_api.figures_table),
+        ("engines", "engine", publish_engine.tables),
+        *(("queue", name, table) for name, table in publish_queue.TABLES.items()),
+    ],
+)
+def test_pages_show_what_was_measured(page: str, name: str, tables: Callable[[Any], str]) -> None:
+    report = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    assert publish_queue.with_figures(text, f"{name}.json", tables(report)) == text

@@ -7,6 +7,7 @@ local function blocked(scope) why = 'limit ' .. scope; return true end
 
 local MOST_HEADS = 1000  -- of a class, looked at for adapters; who stands further back comes as those before are served
 local MOST_SETS = 16  -- of a model and class, that a claim chooses from
+local MOST_LOOKS = 100  -- of a model and class, at who comes next to a set: each is a command
 local MOST_OF_TENANT = 4  -- of them, to which the same tenant comes next: nobody hides the others behind many sets
 
 local function is_meant(want, bk)
@@ -16,13 +17,14 @@ local function is_meant(want, bk)
   return true
 end
 
--- Whether a model's family has place for one more set, to which `tenant` comes next; nil where all of its tenants are
--- at their limits.
-local function has_place(found, prefix, tenant)
-  if not tenant or (found[prefix] or 0) >= MOST_SETS then return false end
-  local share = prefix .. tenant
-  if (found[share] or 0) >= MOST_OF_TENANT then return false end
-  found[prefix], found[share] = (found[prefix] or 0) + 1, (found[share] or 0) + 1
+-- Whether a set of a model's family is one to choose from. `seen`: of the family and class, sets looked at, sets taken,
+-- and by tenant those to which it comes next.
+local function is_choice(seen, class, bk)
+  if seen.looks >= MOST_LOOKS or seen.taken >= MOST_SETS then return false end
+  seen.looks = seen.looks + 1
+  local tenant = redis.call('ZRANGE', K.act .. class .. ':' .. bk, 0, 0)[1]
+  if not tenant or (seen.by[tenant] or 0) >= MOST_OF_TENANT then return false end
+  seen.taken, seen.by[tenant] = seen.taken + 1, (seen.by[tenant] or 0) + 1
   return true
 end
 
@@ -36,15 +38,14 @@ local function with_sets(classes, wants)
   end
   if not next(families) then return all end
   for _, class in ipairs(classes) do
-    local found, waiting = {}, reader(K.bkhead .. class)
+    local waiting = reader(K.bkhead .. class)
+    for _, family in pairs(families) do family.seen = {looks = 0, taken = 0, by = {}} end
     for _ = 1, MOST_HEADS do
       local bk = peek(waiting)
       if not bk then break end
       waiting.at = waiting.at + 1
-      local prefix = string.match(bk, '^[^+]*%+') or ''
-      local family = families[prefix]
-      if family and not family.known[bk] and is_meant(family.want, bk)
-        and has_place(found, prefix, redis.call('ZRANGE', K.act .. class .. ':' .. bk, 0, 0)[1]) then
+      local family = families[string.match(bk, '^[^+]*%+') or '']
+      if family and not family.known[bk] and is_meant(family.want, bk) and is_choice(family.seen, class, bk) then
         family.known[bk] = true  -- once, whichever classes have jobs of it
         all[#all + 1] = {bk, unpack(family.want, 2, 6)}
       end

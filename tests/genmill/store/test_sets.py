@@ -110,6 +110,20 @@ def test_many_sets_of_a_tenant_take_no_more_of_the_gpu_than_its_share(
     assert served == ["crowd", "crowd", "other", "crowd"]
 
 
+def test_what_a_claim_costs_does_not_grow_with_the_number_of_sets(
+    store: Store, spec: ModelSpec, submit_with: SubmitWith, redis: Redis
+) -> None:
+    def commands_of_a_claim(count: int) -> int:
+        redis.flushall()
+        for number in range(count):
+            submit_with(ink=0.001 * (number + 1))
+        redis.config_resetstat()
+        assert len(store.claim("w", CLASSES, [sets(spec)]).claims) == 1
+        return sum(stat["calls"] for stat in redis.info("commandstats").values())
+
+    assert commands_of_a_claim(400) <= commands_of_a_claim(120) + 10
+
+
 def test_sets_leave_nothing_behind_and_share_their_models_pace(
     store: Store, spec: ModelSpec, submit_with: SubmitWith, redis: Redis
 ) -> None:
