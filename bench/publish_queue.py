@@ -1,4 +1,5 @@
-"""Tables and picture of docs/queue.md, from bench/results and from nothing else: `python -m bench.publish_queue`."""
+"""Tables and picture of docs/queue.md, and the table of docs/batches.md, from bench/results and from nothing else:
+`python -m bench.publish_queue`."""
 
 from __future__ import annotations
 
@@ -56,18 +57,22 @@ def _kill(kill: Mapping[str, str], name: str) -> str:
     return kill["genmill" if name.startswith("genmill") else name]
 
 
-TABLES = {"queue": rates_table, "claim": figures_table, "fairness": figures_table, "chaos": figures_table}
+TABLES = {
+    "queue": {"queue": rates_table, "claim": figures_table, "fairness": figures_table, "chaos": figures_table},
+    "batches": {"backfill": figures_table},
+}
+"""By page and by the name of the results."""
 
 
 def main() -> None:
-    page = DOCS / "queue.md"
-    text = page.read_text(encoding="utf-8")
-    for name, table in TABLES.items():
-        report = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        text = with_figures(text, f"{name}.json", table(report))
-        if name == "queue":
-            draw(report, DOCS / "queue.png")
-    page.write_text(text, encoding="utf-8")
+    for name, tables in TABLES.items():
+        page = DOCS / f"{name}.md"
+        text = page.read_text(encoding="utf-8")
+        for results, table in tables.items():
+            report = json.loads((RESULTS / f"{results}.json").read_text(encoding="utf-8"))
+            text = with_figures(text, f"{results}.json", table(report))
+        page.write_text(text, encoding="utf-8")
+    draw(json.loads((RESULTS / "queue.json").read_text(encoding="utf-8")), DOCS / "queue.png")
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ def test_compose_names_only_settings_that_exist() -> None:
     [
         ("api", "api", publish_api.figures_table),
         ("engines", "engine", publish_engine.tables),
-        *(("queue", name, table) for name, table in publish_queue.TABLES.items()),
+        *((page, name, table) for page, tables in publish_queue.TABLES.items() for name, table in tables.items()),
     ],
 )
 def test_pages_show_what_was_measured(page: str, name: str, tables: Callable[[Any], str]) -> None:
