@@ -8,9 +8,9 @@ from typing import Any
 from api.services import Services
 from genmill.batches.records import line_of
 from genmill.errors import FieldFault, InvalidRequest
-from genmill.jobs import JobRecord
 from genmill.references import Reference, is_text, take_out
 from genmill.registry import ModelKind, summary
+from genmill.store import Source
 
 MOST_DEPENDENCIES = 16
 
@@ -30,13 +30,13 @@ def dependencies_of(ids: Sequence[str], references: Mapping[str, Reference]) -> 
 def check_sources(references: Mapping[str, Reference], tenant: str, services: Services) -> None:
     """Raises InvalidRequest where a job makes nothing that could stand in the place. One that is not there, or not the
     tenant's, is refused when the job is stored, unless the request turns out to be a repeated one."""
-    sources = {reference.job_id for reference in references.values()}
-    records = dict(zip(sources, services.store.get_many([*sources]), strict=True)) if sources else {}
+    ids = {reference.job_id for reference in references.values()}
+    sources = services.store.sources.sources([*ids]) if ids else {}
     faults = []
     for place, reference in references.items():
-        record = records[reference.job_id]
-        if record is not None and record.tenant == tenant:
-            faults += _faults(place, reference, record, services)
+        source = sources.get(reference.job_id)
+        if source is not None and source.tenant == tenant:
+            faults += _faults(place, reference, source, services)
     if faults:
         raise InvalidRequest(summary(tuple(faults)), faults=tuple(faults))
 
@@ -52,7 +52,7 @@ def refuse_dependencies(line: Mapping[str, Any]) -> None:
         raise InvalidRequest(detail, faults=faults)
 
 
-def _faults(place: str, reference: Reference, source: JobRecord, services: Services) -> list[FieldFault]:
+def _faults(place: str, reference: Reference, source: Source, services: Services) -> list[FieldFault]:
     made, kind = _made_by(source, services)
     wanted = ModelKind.TEXT if is_text(place) else ModelKind.IMAGE
     asked = ModelKind.TEXT if reference.index is None else ModelKind.IMAGE
@@ -73,7 +73,7 @@ def _faults(place: str, reference: Reference, source: JobRecord, services: Servi
     return []
 
 
-def _made_by(source: JobRecord, services: Services) -> tuple[str, ModelKind | None]:
+def _made_by(source: Source, services: Services) -> tuple[str, ModelKind | None]:
     """What a job makes, in words and as a kind; no kind where nothing can refer to it."""
     spec = services.registry.by_batch_key(source.batch_key)
     if spec is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -68,14 +70,16 @@ def output_view(output: dict[str, Any], links: Links) -> dict[str, Any]:
 
 
 def shown_input(record: JobRecord) -> dict[str, Any]:
-    shown = dict(record.request.get("input") or {})
+    given = record.request.get("input")
+    shown = dict(given) if isinstance(given, Mapping) else {}
     for name in ("init_image", "mask_image"):
         if shown.get(name) is not None:
             shown[name] = STORED
     if isinstance(shown.get("control"), dict):
         shown["control"] = {**shown["control"], "image": STORED}
-    for place, reference in (record.request.get("references") or {}).items():
-        shown = put(shown, place, reference)
+    with suppress(ValueError, TypeError, LookupError, AttributeError):  # those of a plain call are its own
+        for place, reference in (record.request.get("references") or {}).items():
+            shown = put(shown, place, reference)
     return shown
 
 

@@ -36,7 +36,6 @@ from worker.engines.base import (
     is_device_lost,
 )
 from worker.publisher import Publisher
-from worker.references import filled
 from worker.reports import Reports
 from worker.residency import Residents
 from worker.stations import Station
@@ -67,7 +66,7 @@ class Floor:
     ) -> None:
         self.store, self.settings, self.board = store, settings, Board()
         storage = open_storage(settings)
-        self.residents = Residents(registry, settings, storage, store.memory, load, find_device)
+        self.residents = Residents(registry, settings, storage, store, load, find_device)
         self._reports = Reports(store, self.residents)
         self._ends = Ends(self.board, Uploader(storage, settings.upload_threads))
         self._calls = CallStation(store, registry, settings)
@@ -103,10 +102,8 @@ class Floor:
             station = self._station(claims[0].batch_key)
             if station is None:
                 raise ModelUnavailable(f"this worker has no model for {claims[0].batch_key}")  # noqa: TRY301 - ends as what loading raises
-            ready, failures = filled(claims, self.store)
-            station.admit(ready)
-            self._ends.begin(ready)
-            self._record(failures)
+            station.admit(claims)
+            self._ends.begin(claims)
         except RedisError as err:
             log.warning("batch %s goes back to the queue: %s", claims[0].batch_key, err)
             for claim in claims:

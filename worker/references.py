@@ -1,64 +1,58 @@
-"""Inputs that refer to what other jobs made: filled in when the job is claimed, those have succeeded by then."""
+"""Inputs that refer to what other jobs made: filled in once the job is claimed, those have succeeded by then."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from genmill import keys
-from genmill.errors import InputUnavailable, InvalidJob, JobFailure
-from genmill.jobs import Claim, JobRecord
+from genmill.errors import InputUnavailable, InvalidJob
+from genmill.jobs import Claim
 from genmill.references import Reference, put, read
-from genmill.store import Store
-from worker.engines.base import Failed
+from genmill.store import Made, SourceBook
+
+_UNREADABLE = (ValueError, TypeError, AttributeError)
+"""What `read` raises for what is not even a table."""
 
 
-def filled(claims: Sequence[Claim], store: Store) -> tuple[list[Claim], list[Failed]]:
-    """The claims with all that their inputs refer to, and failures of those whose source has it no more. One round
-    trip where any refers to something, else none. Raises RedisError."""
-    references, failures = dict[str, dict[str, Reference]](), list[Failed]()
+def refers(claim: Claim) -> bool:
+    """Whether its input has to be filled in; asked by the loop, so it only looks."""
+    request = next(iter(claim.call[1]), None)
+    return isinstance(request, Mapping) and bool(request.get("references"))
+
+
+def outputs_for(claims: Sequence[Claim], book: SourceBook) -> dict[str, Made]:
+    """All that the claims refer to, by job, in one round trip. Not for the loop: results may have megabytes. Raises
+    RedisError."""
+    named = set[str]()
     for claim in claims:
-        try:
-            references[claim.job_id] = _references_of(claim)
-        except (ValueError, TypeError, AttributeError) as err:  # nothing that the API wrote
-            failures.append(Failed(claim.job_id, InvalidJob(f"the stored references cannot be read: {err}")))
-    sources = sorted({one.job_id for found in references.values() for one in found.values()})
-    records = dict(zip(sources, store.get_many(sources), strict=True)) if sources else {}
-    ready = list[Claim]()
-    for claim in (claim for claim in claims if claim.job_id in references):
-        try:
-            ready.append(_with_outputs(claim, references[claim.job_id], records))
-        except JobFailure as err:
-            failures.append(Failed(claim.job_id, err))
-    return ready, failures
+        with suppress(*_UNREADABLE):  # told of when this claim is filled
+            named |= {reference.job_id for reference in read(claim.call[1][0]).values()}
+    return book.made(sorted(named)) if named else {}
 
 
-def _references_of(claim: Claim) -> dict[str, Reference]:
-    if claim.batch_key in (keys.CALL_BATCH_KEY, keys.CALLBACKS) or not claim.call[1]:
-        return {}
-    return read(claim.call[1][0])
-
-
-def _with_outputs(claim: Claim, references: Mapping[str, Reference], records: Mapping[str, JobRecord | None]) -> Claim:
-    """Raises InputUnavailable, InvalidJob."""
-    if not references:
-        return claim
+def filled(claim: Claim, outputs: Mapping[str, Made]) -> Claim:
+    """The claim with outputs in place of the references of its input. Raises InputUnavailable where one is there no
+    more, InvalidJob where the references or the input are not as genmill writes them."""
     function, (request, *others), kwargs = claim.call
-    given = request["input"]
+    try:
+        references, given = read(request), request["input"]
+    except (*_UNREADABLE, KeyError) as err:
+        raise InvalidJob(f"the stored references cannot be read: {err}") from None
     for place, reference in references.items():
-        record = records[reference.job_id]
-        is_own = record is not None and record.tenant == claim.tenant
-        output = _output(reference, record.result if record and is_own else None, place)
+        made = outputs.get(reference.job_id)
+        output = _output(reference, made if made and made.tenant == claim.tenant else None, place)
         try:
             given = put(given, place, output)
-        except (ValueError, LookupError) as err:
+        except (ValueError, LookupError, TypeError) as err:
             raise InvalidJob(f"the stored input has no place {place!r}: {err}") from None
     return replace(claim, call=(function, [{**request, "input": given}, *others], kwargs))
 
 
-def _output(reference: Reference, result: Any, place: str) -> str:
+def _output(reference: Reference, made: Made | None, place: str) -> str:
     """The text, or where the image is stored. Raises InputUnavailable."""
+    result: Any = None if made is None else made.result
     try:
         return str(result["text"]["text"] if reference.index is None else result["outputs"][reference.index]["key"])
     except (KeyError, IndexError, TypeError):

@@ -17,7 +17,7 @@ from genmill.extras import SEPARATOR, names_in
 from genmill.registry import ModelSpec, Registry
 from genmill.settings import Settings
 from genmill.storage import Storage
-from genmill.store import MemoryBook, Room, Want
+from genmill.store import Room, Store, Want
 from worker.engines.base import Device, Engine
 from worker.engines.faults import lacks_memory
 from worker.evictions import Bounds, Lodger, goers_first, movable, room_for, who_goes
@@ -67,18 +67,18 @@ class Residents:
         registry: Registry,
         settings: Settings,
         storage: Storage,
-        book: MemoryBook,
+        store: Store,
         load: EngineLoader,
         find_device: Callable[[], Device],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._registry, self._settings, self._storage, self._load = registry, settings, storage, load
-        self._clock, self._find_device = clock, find_device
+        self._clock, self._find_device, self._sources = clock, find_device, store.sources
         self._aside_until: dict[str, float] = {}
         self._inputs = ThreadPoolExecutor(settings.upload_threads, thread_name_prefix="input")
         self._residents: OrderedDict[str, Resident] = OrderedDict()
         self._shelf: HostShelf | None = None
-        self._sizes = Sizes(book)
+        self._sizes = Sizes(store.memory)
         self._bounds = Bounds(settings.max_resident)
         self._leaving: tuple[str, ...] = ()
         self._offers = 0
@@ -243,7 +243,9 @@ class Residents:
             engine.close()
             raise
         measured_with = self._sizes.measured_with(spec)
-        return ModelStation(spec, engine, self._storage, self._inputs, measured_with=measured_with)
+        return ModelStation(
+            spec, engine, self._storage, self._inputs, self._sources, measured_with=measured_with
+        )  # fmt: skip
 
     def _make_room(self, spec: ModelSpec, needed: int, shelf: HostShelf) -> dict[str, Cause]:
         """Put those away that make room. Raises ModelUnavailable where it never fits, or not beside those at work."""

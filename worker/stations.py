@@ -10,13 +10,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from genmill.errors import GenmillError, InputUnavailable, InvalidJob, InvalidRequest, StorageUnavailable
+from redis.exceptions import RedisError
+
+from genmill.errors import GenmillError, InputUnavailable, InvalidJob, InvalidRequest, JobFailure, StorageUnavailable
 from genmill.images import stored_image
-from genmill.inputs import ImageInput
+from genmill.inputs import ImageInput, JobInput
 from genmill.jobs import Claim
 from genmill.registry import Batching, ModelSpec
 from genmill.storage import Storage
-from genmill.store import Want
+from genmill.store import Made, SourceBook, Want
 from worker.engines.base import (
     Curve,
     Engine,
@@ -29,10 +31,12 @@ from worker.engines.base import (
     StationEvent,
     TakesAdapters,
 )
+from worker.references import filled, outputs_for, refers
 
 log = logging.getLogger("genmill.worker")
 
-STORAGE_RETRY_S = 5.0
+INPUT_RETRY_S = 5.0
+"""For so long a job is put off whose input cannot be read because the storage or Redis is away."""
 STEP_SMOOTHING = 0.25
 """Weight of the last step in the running mean of how long a step takes."""
 
@@ -51,8 +55,8 @@ class Station(Protocol):
 
 
 class ModelStation:
-    """An engine behind its input loading: images are read in threads, then the job joins the batch. Its batch key
-    is the model's; jobs with any of the model's adapters have their place on it."""
+    """An engine behind its input loading: images, and what other jobs made, are read in threads, then the job joins
+    the batch. Its batch key is the model's; jobs with any of the model's adapters have their place on it."""
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class ModelStation:
         engine: Engine,
         storage: Storage,
         pool: ThreadPoolExecutor,
+        sources: SourceBook,
         clock: Callable[[], float] = time.perf_counter,
         measured_with: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -69,7 +74,7 @@ class ModelStation:
         self.spent_s = 0.0
         self._clock = clock
         self._spec, self._engine, self._storage, self._pool = spec, engine, storage, pool
-        self._measured_with = dict(measured_with)
+        self._measured_with, self._sources = dict(measured_with), sources
         self._loading: dict[str, tuple[Claim, Future[EngineJob]]] = {}
         self._refused: list[StationEvent] = []
 
@@ -101,22 +106,26 @@ class ModelStation:
         return sum(claim.rows for claim, _ in self._loading.values())
 
     def admit(self, claims: Sequence[Claim]) -> None:
+        self._begin_filling([claim for claim in claims if refers(claim)])
         ready = []
-        for claim in claims:
+        for claim in (claim for claim in claims if not refers(claim)):
             try:
-                job = self._parse(claim)
-            except (ValueError, KeyError, IndexError, TypeError) as err:
-                self._refused.append(Failed(claim.job_id, InvalidJob(f"the stored input cannot be read: {err}")))
+                job = self._parse(claim, self._spec.input_class.model_validate)
+            except InvalidJob as err:
+                self._refused.append(Failed(claim.job_id, err))
                 continue
-            except InvalidRequest as err:
-                self._refused.append(Failed(claim.job_id, InvalidJob(err.detail)))
-                continue
-            images = job.input.images() if isinstance(job.input, ImageInput) else {}
-            if images:
+            if images := _images_of(job):
                 self._loading[claim.job_id] = (claim, self._pool.submit(self._with_images, job, images))
             else:
                 ready.append(job)
         self._engine.admit(ready)
+
+    def _begin_filling(self, claims: Sequence[Claim]) -> None:
+        """What they refer to is read once. The pool goes by this order: no thread waits for what has not begun."""
+        if claims:
+            reading = self._pool.submit(outputs_for, claims, self._sources)
+            for claim in claims:
+                self._loading[claim.job_id] = (claim, self._pool.submit(self._filled, claim, reading))
 
     def step(self) -> list[StationEvent]:
         events: list[StationEvent] = [*self._refused]
@@ -177,12 +186,21 @@ class ModelStation:
     def close(self) -> None:
         self._engine.close()
 
-    def _parse(self, claim: Claim) -> EngineJob:
-        request = claim.call[1][0]
-        if request.get("references"):  # how long the texts of others would be nobody could know
-            job_input = self._spec.parse_input(request["input"])
-        else:
-            job_input = self._spec.input_class.model_validate(request["input"])
+    def _filled(self, claim: Claim, reading: Future[dict[str, Made]]) -> EngineJob:
+        """Checked as at its submission: how long the texts of others would be nobody could know. Raises what
+        `outputs_for` and `filled` raise, and what reading images raises."""
+        job = self._parse(filled(claim, reading.result()), self._spec.parse_input)
+        return self._with_images(job, _images_of(job))
+
+    def _parse(self, claim: Claim, read: Callable[[Any], JobInput]) -> EngineJob:
+        """Raises InvalidJob."""
+        try:
+            request = claim.call[1][0]
+            job_input = read(request["input"])
+        except (ValueError, KeyError, IndexError, TypeError) as err:
+            raise InvalidJob(f"the stored input cannot be read: {err}") from None
+        except InvalidRequest as err:
+            raise InvalidJob(err.detail) from None
         return EngineJob(
             claim.job_id, job_input, job_class=claim.origin, vd_ms=claim.vd_ms,
             is_reproducible=request.get("reproducible") is True, is_streamed=request.get("stream") is True,
@@ -202,10 +220,19 @@ class ModelStation:
             try:
                 self._engine.admit([future.result()])
             except StorageUnavailable as err:
-                events.append(Postponed(job_id, STORAGE_RETRY_S, InputUnavailable(err.detail)))
+                events.append(Postponed(job_id, INPUT_RETRY_S, InputUnavailable(err.detail)))
+            except RedisError as err:
+                events.append(Postponed(job_id, INPUT_RETRY_S, InputUnavailable(f"what others made: {err}")))
+            except JobFailure as err:
+                events.append(Failed(job_id, err))
             except GenmillError as err:
                 events.append(Failed(job_id, InputUnavailable(err.detail)))
             except Exception as err:  # the edge of the loading thread: a stored input that nobody can read
                 log.exception("input of %s", job_id)
                 events.append(Failed(job_id, InputUnavailable(f"{type(err).__name__}: {err}")))
         return events
+
+
+def _images_of(job: EngineJob) -> Mapping[str, str]:
+    """Where its images are stored, by their roles."""
+    return job.input.images() if isinstance(job.input, ImageInput) else {}

@@ -20,6 +20,7 @@ from api.operation import (
 
 _HELD = READ | BARRED | INVALID | BODY | LIMITED | {
     409: "The job was canceled",
+    424: "A job that it depends on did not succeed",
     500: "The job failed",
     503: "Redis or the storage is away, or too many answers are held; see Retry-After",
     504: "The job still runs or waits, and the same request again waits for it; or it expired",

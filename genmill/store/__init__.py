@@ -2,15 +2,19 @@
 
 from genmill.store.memory import MemoryBook
 from genmill.store.messages import Claimed, Outcome, Renewal, Room, Settlement, Standing, Stored, Waiting, Want
+from genmill.store.sources import Made, Source, SourceBook
 from genmill.store.store import Store
 
 __all__ = [
     "Claimed",
+    "Made",
     "MemoryBook",
     "Outcome",
     "Renewal",
     "Room",
     "Settlement",
+    "Source",
+    "SourceBook",
     "Standing",
     "Store",
     "Stored",

@@ -22,6 +22,7 @@ from genmill.store.forwards import ForwardsBook
 from genmill.store.limits import LimitBook
 from genmill.store.memory import MemoryBook
 from genmill.store.messages import Attempt, Claimed, Reaped, Renewal, Settlement, Standing, Stored, Submitted, Want
+from genmill.store.sources import SourceBook
 from genmill.store.usage import UsageBook
 
 AOF_WAIT_MS = 1000
@@ -41,6 +42,7 @@ class Store:
         self.events = EventLog(redis)
         self.memory = MemoryBook(redis)
         self.forwards = ForwardsBook(redis)
+        self.sources = SourceBook(redis)
         self.callbacks = CallbackBook(redis, self._scripts["redeliver"])
         self._static_limits = json.dumps(dict(settings.limits))
         self._class_delays = json.dumps(settings.class_delay_ms)
@@ -181,8 +183,7 @@ class Store:
 
     def lead(self, name: str, ttl_s: float) -> int | None:
         """Take or keep the scheduler's leadership. Returns the epoch, or None while another leads."""
-        epoch = int(self._scripts["lead"](args=[name, int(ttl_s * 1000)]))
-        return epoch or None
+        return int(self._scripts["lead"](args=[name, int(ttl_s * 1000)])) or None
 
     def resign(self, name: str) -> None:
         """Give leadership up, if it is ours."""
@@ -190,9 +191,8 @@ class Store:
 
     def publish_limits(self, epoch: int, limits: Mapping[str, float], ttl_s: float) -> bool:
         """Make limits known to all claims for `ttl_s`; False when a later epoch leads or has published already."""
-        return bool(
-            self._scripts["publish"](args=[epoch, int(ttl_s * 1000), *encoding.flat(dict(sorted(limits.items())))])
-        )
+        pairs = encoding.flat(dict(sorted(limits.items())))
+        return bool(self._scripts["publish"](args=[epoch, int(ttl_s * 1000), *pairs]))
 
     def examine(self, job_ids: Sequence[str], *, mend: bool) -> list[tuple[str, str]]:
         """(job id, fault) of jobs that are not where their status says; with `mend` they are put there."""

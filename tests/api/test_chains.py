@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from redis import Redis
 
+from genmill import keys
 from genmill.errors import JobFailure
 from genmill.registry import load_registry
 from genmill.store import Outcome, Settlement, Store, Want
@@ -220,6 +222,15 @@ def test_a_line_of_a_batch_waits_for_no_other_job(more: dict[str, Any], pointer:
     answer = alice("POST", "/v1/batches", data=line, headers={"content-type": "application/jsonl"})
     assert refused(answer, "batch_invalid")[0][0] == pointer
     assert "waits for no other job" in answer.text
+
+
+def test_what_a_source_has_made_is_not_read_to_take_a_job(alice: Caller, store: Store, redis: Redis) -> None:
+    text = submitted(alice, TEXT_JOB)
+    finish_one(store, CAPTIONS, TEXT_RESULT)
+    redis.set(keys.results(text["id"]), "no stream: to read it as one is an error", ex=60)
+    assert submitted(alice, {"model": "shapes", "input": {"prompt": source(text)}})["depends_on"] == [text["id"]]
+    wrong = {"model": "shapes", "input": {"prompt": "x", "init_image": source(text)}}
+    assert refused(alice("POST", "/v1/jobs", json=wrong))[0][0] == "/input/init_image"
 
 
 def test_the_document_describes_references(alice: Caller) -> None:

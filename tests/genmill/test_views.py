@@ -52,6 +52,11 @@ def test_secrets_stay_inside() -> None:
     assert job_view(RUNNING, LINKS)["input"]["init_image"] == "stored"
 
 
+@pytest.mark.parametrize("request_", [{"references": ["a book"]}, {"references": {"a/b": 1}}, {"input": "abc"}])
+def test_a_plain_call_is_shown_whatever_it_names_references_and_input(request_: dict[str, object]) -> None:
+    assert job_view(dataclasses.replace(RUNNING, request=request_), LINKS)["input"] == {}
+
+
 def test_done_with_images() -> None:
     view = job_view(DONE, LINKS)
     assert view["timings"]["run_s"] == 2.5

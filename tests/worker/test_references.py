@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from genmill.jobs import JobRecord, JobRequest, JobState, new_job_id, pack_call
 from genmill.references import Reference, put, take_out
 from genmill.registry import load_registry
 from genmill.storage import open_storage
-from genmill.store import Outcome, Settlement, Store, Want
+from genmill.store import Made, Outcome, Settlement, Store, Want
 from tests.conftest import SettingsFactory
+from tests.fleet import eventually
 from tests.worker.doubles import FakeEngine
 from tests.worker.test_floor import CLASSES, claim_into, run_dry
 from worker.floor import Floor
@@ -83,10 +85,10 @@ def test_a_text_becomes_the_prompt_of_a_picture(
     plain = submit(prompt="as it is", steps=2)
     end_one(store, CAPTIONS.batch_key, written("a blue ring"))
     assert claim_into(floor) == 2
+    run_dry(floor)
     inputs = {job_id: engine.jobs[job_id].input for job_id in (job, plain)}
     assert (inputs[job].prompt, inputs[job].negative_prompt) == ("a blue ring", "a blue ring")  # type: ignore[union-attr]
     assert inputs[plain].prompt == "as it is"
-    run_dry(floor)
     assert record(store, job).state is JobState.SUCCEEDED
 
 
@@ -153,8 +155,10 @@ def test_a_source_that_is_another_tenants_by_now_is_not_read(
 
 
 @pytest.mark.parametrize(
-    "references", [[1], {"prompt": {"from": "j1"}}, {"colour": {"from": "job:j1", "path": "text"}}, {"prompt": 1}]
-)
+    "references",
+    [[1], {"prompt": {"from": "j1"}}, {"colour": {"from": "job:j1", "path": "text"}}, {"prompt": 1},
+     {"control/image": {"from": "job:j1", "path": "text"}}],
+)  # fmt: skip
 def test_references_that_nobody_of_ours_wrote_fail_their_job_alone(
     references: object, floor: Floor, store: Store, redis: Redis, submit: Callable[..., str]
 ) -> None:
@@ -163,7 +167,8 @@ def test_references_that_nobody_of_ours_wrote_fail_their_job_alone(
     end_one(store, CAPTIONS.batch_key, end)
     job, good = submit(prompt="x"), submit(prompt="good", steps=2)
     written = json.dumps(references).replace("j1", text)
-    request = {"model": "shapes", "input": {"prompt": "x"}, "references": json.loads(written)}
+    given = {"prompt": "x", "control": None}
+    request = {"model": "shapes", "input": given, "references": json.loads(written)}
     redis.hset(keys.job(job), "data", pack_call(keys.GENERATE, [request], {}))
     assert claim_into(floor) == 2
     run_dry(floor)
@@ -179,22 +184,25 @@ def test_what_a_plain_call_names_references_is_its_own(floor: Floor, store: Stor
     assert record(store, job.id).result == {"references": ["a book"]}
 
 
-def test_a_redis_that_is_away_costs_nothing(
-    floor: Floor, store: Store, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+def test_a_redis_that_is_away_puts_the_job_off(
+    floor: Floor, store: Store, redis: Redis, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = submit("captions", prompt="a red")
     job = submit(prompt=source(text), steps=2)
     end_one(store, CAPTIONS.batch_key, written("a blue ring"))
 
-    def away(_ids: object) -> list[JobRecord | None]:
+    def away(_ids: object) -> dict[str, Made]:
         raise ConnectionError("away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "get_many", away)
+        patched.setattr(store.sources, "made", away)
         claim_into(floor)
-    run_dry(floor)
-    assert record(store, job).state is JobState.QUEUED, "given back"
-    claim_into(floor)
+        run_dry(floor)
+    assert record(store, job).state is JobState.QUEUED
+    assert redis.zrem("rq:scheduled:p1", job) == 1  # as RQ's scheduler does when its time has come
+    redis.hset(keys.job(job), "status", "queued")
+    redis.rpush("rq:queue:p1", job)
+    assert claim_into(floor) == 1
     run_dry(floor)
     assert record(store, job).state is JobState.SUCCEEDED
 
@@ -203,8 +211,39 @@ def test_jobs_without_references_cost_no_round_trip(
     floor: Floor, store: Store, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(prompt="x")
-    monkeypatch.setattr(store, "get_many", None)
+    monkeypatch.setattr(store.sources, "made", None)
     assert claim_into(floor) == 1
+    run_dry(floor)
+
+
+def test_what_others_made_is_read_once_for_a_batch_and_not_by_the_loop(
+    floor: Floor, store: Store, engine: FakeEngine, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = submit("captions", prompt="a red")
+    jobs = [submit(prompt=source(text), steps=2) for _ in range(3)]
+    end_one(store, CAPTIONS.batch_key, written("a blue ring"))
+    may_read, made, readers = threading.Event(), store.sources.made, list[str]()
+
+    def late(ids: Sequence[str]) -> dict[str, Made]:
+        readers.append(threading.current_thread().name)
+        assert may_read.wait(10)
+        return made(ids)
+
+    monkeypatch.setattr(store.sources, "made", late)
+    assert claim_into(floor) == 3
+    plain = submit(prompt="as it is", steps=2)
+    assert claim_into(floor) == 1
+
+    def plain_is_done() -> bool:
+        floor.step()
+        return plain not in engine.on_board
+
+    eventually(plain_is_done)
+    assert not engine.jobs.keys() & set(jobs), "steps went on before anything was read"
+    may_read.set()
+    run_dry(floor)
+    assert {record(store, job).state for job in [plain, *jobs]} == {JobState.SUCCEEDED}
+    assert [name.partition("_")[0] for name in readers] == ["input"]
 
 
 def test_put_changes_one_place_and_nothing_else() -> None:

@@ -12,10 +12,11 @@ from redis import Redis
 
 from api import waiting
 from api.openai.holding import MOST_HELD_S, _hold_s
+from api.openai.operations import OPENAI_OPERATIONS
 from api.openai.retries import Connection, HeldJobs, is_retry
 from api.seats import Seats
 from genmill import keys
-from genmill.errors import GenerationFailed, JobCanceled
+from genmill.errors import GenerationFailed, JobCanceled, JobFailure, StillRunning, TooBusy, TooManyWaiting
 from genmill.store import Outcome, Settlement, Store, Want
 from tests.api.conftest import IMAGE_JOB, Caller, finish_one
 from tests.api.test_jobs import CAPTIONS, SHAPES, TEXT_RESULT
@@ -151,6 +152,21 @@ def test_only_what_may_help_is_tried_again(outcome: Outcome, status: int, alice:
     assert answer.status_code == status
     assert answer.headers.get("x-should-retry") == ("false" if outcome is Outcome.CANCELED else None)
     assert ("Retry-After" in answer.headers) is (outcome is Outcome.FAILED)
+
+
+def test_a_job_whose_dependency_is_canceled_is_424(alice: Caller, store: Store) -> None:
+    parent = submitted(alice)
+    threading.Timer(0.2, store.cancel, (parent,)).start()
+    body = {"model": "shapes", "prompt": "x", "depends_on": [parent]}
+    answer = alice("POST", "/v1/images/generations", json=body)
+    assert (answer.status_code, answer.json["error"]["code"]) == (424, "dependency_failed")
+
+
+@pytest.mark.parametrize("path", [one.path for one in OPENAI_OPERATIONS])
+def test_all_that_an_answer_that_was_held_may_be_is_documented(path: str, alice: Caller) -> None:
+    told = alice("GET", "/openapi.json").json["paths"][path]["post"]["responses"]
+    ends = (JobFailure, *JobFailure.__subclasses__(), StillRunning, TooManyWaiting, TooBusy)
+    assert {str(kind.status) for kind in ends} <= told.keys()
 
 
 def _end_one(store: Store, outcome: Outcome, error: Any) -> None:
