@@ -24,8 +24,8 @@ def healthz() -> Response:
 
 @blueprint.get("/readyz")
 def readyz() -> Response:
-    """Redis and the storage answer; 503 when one does not."""
-    services().redis.ping()
+    """Redis takes writes and the storage answers; 503 when one does not."""
+    services().redis.set(keys.PREFIXES["probe"], 1, ex=keys.PROBE_TTL_S)
     services().storage.check()
     return jsonify(status="ok", redis="ok", storage="ok")
 

@@ -25,12 +25,8 @@ _REPEATED = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStat
 
 _LOG = logging.getLogger(__name__)
 
-_AWAY = (
-    redis_errors.ConnectionError,
-    redis_errors.TimeoutError,
-    redis_errors.ReadOnlyError,
-    redis_errors.OutOfMemoryError,
-)
+_AWAY = (redis_errors.ConnectionError, redis_errors.TimeoutError)
+_FULL = (redis_errors.ReadOnlyError, redis_errors.OutOfMemoryError)
 
 
 def install(app: Flask) -> None:
@@ -96,6 +92,9 @@ def _redis(error: redis_errors.RedisError) -> Response:
     if isinstance(error, _AWAY):
         _LOG.warning("request %s: redis is away: %s", request_id(), error)
         return _genmill(StoreUnavailable())
+    if isinstance(error, _FULL) or str(error).startswith("MISCONF"):  # its disk is full, or its last save failed
+        _LOG.warning("request %s: redis takes no writes: %s", request_id(), error)
+        return _genmill(StoreUnavailable("The queue's Redis takes no writes; try again."))
     return _unexpected(error)
 
 

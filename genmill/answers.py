@@ -61,12 +61,12 @@ def error_of(response: httpx.Response) -> GenmillError:
         problem = response.json()
         told = problem["error"]
         detail, code = str(told["message"]), str(told["code"])
-    except (ValueError, KeyError, TypeError):
-        problem, detail, code = {}, f"HTTP {response.status_code} without a problem body", ""
-    faults = tuple(
-        FieldFault(fault["pointer"], fault["detail"], fault.get("limit"), fault.get("value"), fault.get("line"))
-        for fault in problem.get("errors", ())
-    )
+        faults = tuple(
+            FieldFault(fault["pointer"], fault["detail"], fault.get("limit"), fault.get("value"), fault.get("line"))
+            for fault in problem.get("errors") or ()
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):  # whatever a gateway in between has to say
+        detail, code, faults = f"HTTP {response.status_code} without a problem body", "", ()
     status = response.status_code
     by_status = _BY_STATUS.get(status, InvalidRequest if 400 <= status < 500 else ApiError)
     error = _classes().get(code, by_status)(detail, faults=faults)

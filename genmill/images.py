@@ -83,7 +83,7 @@ def stored_image(body: bytes) -> Image.Image:
         with Image.open(BytesIO(body), formats=("PNG",)) as image:
             return image.convert("RGB")
     except _BROKEN as err:
-        raise InvalidImage(f"The stored input image is broken: {err}") from None
+        raise InvalidImage(f"The stored input image is broken ({type(err).__name__})") from None
 
 
 def as_png(image: Image.Image) -> bytes:

@@ -79,6 +79,8 @@ MOST_DELTAS = 8_192
 
 PREVIEW_TTL_S = 600
 
+PROBE_TTL_S = 60
+
 RESULT_STREAM_MAXLEN = 10
 SCHEDULER_LOCK_TTL_S = 10
 
@@ -137,6 +139,7 @@ PREFIXES = {
     "apikeys": "gm:apikeys",
     "keyuse": "gm:keyuse:",
     "audit": "gm:audit",
+    "probe": "gm:probe",
     "leader": "gm:leader",
     "epoch": "gm:epoch",
     "deliveries": "gm:deliveries:",

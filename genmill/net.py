@@ -125,6 +125,8 @@ def _checked_shape(url: str, settings: Settings, pointer: str, *, is_http_fine: 
     if parsed.userinfo:
         raise _fault(pointer, "the URL must not carry a user name or password", "no user info", _shown(parsed))
     port = _port(parsed)
+    if not 0 < port < 65536:
+        raise _fault(pointer, f"there is no port {port}", "1..65535", f"{port}")
     if port not in PORTS and not settings.allow_private_urls:
         allowed = ", ".join(str(known) for known in sorted(PORTS))
         raise _fault(pointer, f"port {port} may not be called; allowed: {allowed}", allowed, f"{port}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Any
 
 from genmill.errors import FieldFault, InvalidRequest
@@ -19,7 +19,7 @@ COLUMNS = ("day", "tenant", "succeeded", "failed", "canceled", "expired", "gpu_s
 def period(first: date | None, last: date | None, today: date | None = None) -> tuple[date, date]:
     """The days that are meant, UTC: up to today, 30 of them, where nothing else is said. Raises InvalidRequest."""
     last = last or today or datetime.now(UTC).date()
-    first = first or last - timedelta(days=DEFAULT_DAYS - 1)
+    first = first or date.fromordinal(max(1, last.toordinal() - DEFAULT_DAYS + 1))
     days = (last - first).days + 1
     if not 1 <= days <= MOST_DAYS:
         detail = f"from {first} to {last} are {days} days; from 1 to {MOST_DAYS} can be asked for"

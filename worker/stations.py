@@ -8,11 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import RedisError
 
-from genmill.errors import GenmillError, InputUnavailable, InvalidJob, InvalidRequest, JobFailure, StorageUnavailable
+from genmill.errors import (
+    GenmillError,
+    InputUnavailable,
+    InvalidJob,
+    InvalidRequest,
+    JobFailure,
+    NotFound,
+    StorageUnavailable,
+)
 from genmill.images import stored_image
 from genmill.inputs import ImageInput, JobInput
 from genmill.jobs import Claim
@@ -32,6 +40,9 @@ from worker.engines.base import (
     TakesAdapters,
 )
 from worker.references import filled, outputs_for, refers
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 log = logging.getLogger("genmill.worker")
 
@@ -208,10 +219,15 @@ class ModelStation:
         )  # fmt: skip
 
     def _with_images(self, job: EngineJob, keys: Mapping[str, str]) -> EngineJob:
-        images: dict[str, Any] = {
-            f"{role}_image": stored_image(self._storage.get(key).body) for role, key in keys.items()
-        }
+        images: dict[str, Any] = {f"{role}_image": self._image(role, key) for role, key in keys.items()}
         return replace(job, **images)
+
+    def _image(self, role: str, key: str) -> Image:
+        """Raises InputUnavailable that says which it is, StorageUnavailable, InvalidImage."""
+        try:
+            return stored_image(self._storage.get(key).body)
+        except NotFound:
+            raise InputUnavailable(f"the {role} image is not stored any more") from None
 
     def _join_loaded(self) -> list[StationEvent]:
         events: list[StationEvent] = []

@@ -50,6 +50,18 @@ def test_health(stranger: Caller) -> None:
     assert stranger("GET", "/readyz").json["redis"] == "ok"
 
 
+def test_a_redis_that_takes_no_writes_is_not_ready_and_said_so(stranger: Caller, alice: Caller, redis: Redis) -> None:
+    redis.config_set("maxmemory", "1024")
+    try:
+        assert stranger("GET", "/readyz").status_code == 503
+        refused = alice("POST", "/v1/jobs", json={"model": "captions", "input": {"prompt": "x"}})
+    finally:
+        redis.config_set("maxmemory", "0")
+    assert (refused.status_code, refused.json["error"]["code"]) == (503, "store_unavailable")
+    assert "takes no writes" in refused.json["detail"]
+    assert stranger("GET", "/readyz").status_code == 200
+
+
 def test_request_id_is_kept_or_made(stranger: Caller) -> None:
     assert stranger("GET", "/healthz", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
     assert len(stranger("GET", "/healthz", headers={"x-request-id": "bad id"}).headers["x-request-id"]) == 32

@@ -142,6 +142,7 @@ def test_the_days_that_are_asked_for() -> None:
     assert period(None, None, now) == (date(2026, 3, 2), now)
     assert period(date(2026, 3, 31), None, now) == (now, now)
     assert period(None, date(2026, 1, 30), now) == (date(2026, 1, 1), date(2026, 1, 30))
+    assert period(None, date(1, 1, 15), now) == (date(1, 1, 1), date(1, 1, 15))
     for first, last in ((date(2026, 4, 1), None), (date(2020, 1, 1), None)):
         with pytest.raises(InvalidRequest, match=r"1 to 400"):
             period(first, last, now)
