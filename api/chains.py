@@ -17,6 +17,7 @@ MOST_DEPENDENCIES = 16
 
 def dependencies_of(ids: Sequence[str], references: Mapping[str, Reference]) -> dict[str, str]:
     """All jobs that a request depends on, with the pointer to where it first names each. Raises InvalidRequest."""
+    _refuse_lines(ids)
     pointers = {job_id: f"/depends_on/{number}" for number, job_id in reversed([*enumerate(ids)])}
     for place, reference in references.items():
         pointers.setdefault(reference.job_id, f"/input/{place}/from")
@@ -50,6 +51,18 @@ def refuse_dependencies(line: Mapping[str, Any]) -> None:
     faults = tuple(FieldFault(pointer, detail, "no other job") for pointer in pointers)
     if faults:
         raise InvalidRequest(detail, faults=faults)
+
+
+def _refuse_lines(ids: Sequence[str]) -> None:
+    """Of a line that was collected a trace stays, not the job, so nothing can wait for one. Told by the id alone."""
+    detail = "{} is a line of a batch, which leaves when it is collected, so no job can wait for it"
+    faults = tuple(
+        FieldFault(f"/depends_on/{number}", detail.format(job_id), "a job of POST /v1/jobs", job_id)
+        for number, job_id in enumerate(ids)
+        if line_of(job_id)
+    )
+    if faults:
+        raise InvalidRequest(summary(faults), faults=faults)
 
 
 def _faults(place: str, reference: Reference, source: Source, services: Services) -> list[FieldFault]:

@@ -17,6 +17,7 @@ from genmill.registry import Registry
 from genmill.settings import Settings
 from genmill.storage import Storage
 from genmill.store import Store
+from scheduler.apart import OUTAGES, apart
 from scheduler.collecting import EVERY_S, MANY, Collector
 from scheduler.feeding import Feeder
 from scheduler.file_clearing import clear_files
@@ -69,8 +70,8 @@ class BatchRound:
                 most_moved = max(most_moved, self._step_alone(batch, is_sweep=is_sweep))
         if is_sweep:
             self._sweep_at = self._clock() + SWEEP_S
-            self._clear_away()
-            clear_files(self._store, self._storage)
+            apart("clearing batches away", self._clear_away)
+            apart("clearing files away", lambda: clear_files(self._store, self._storage))
             self._collector.forget_others({batch.batch_id for batch in batches})
             self._rest_until = {one: at for one, at in self._rest_until.items() if at > self._clock()}
         if most_moved >= MANY:
@@ -99,7 +100,7 @@ class BatchRound:
             return self.step(batch, is_sweep=is_sweep)
         except StorageUnavailable as err:
             log.warning("batch %s waits: %s", batch.batch_id, err.detail)
-        except RedisError:
+        except OUTAGES:
             raise
         except Exception:  # the edge to one batch's data: whatever is wrong with it concerns no other
             log.exception("batch %s cannot go on", batch.batch_id)

@@ -1,4 +1,4 @@
-"""The scheduler's loop: lead or stand by; a leader reaps, moves delayed jobs and publishes limits every second."""
+"""The scheduler's loop: lead or stand by; a leader reaps, moves jobs on and publishes limits every second."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rq.serializers import JSONSerializer
 
 from genmill import keys
 from genmill.store import Store
+from scheduler.apart import apart
 
 log = logging.getLogger("genmill.scheduler")
 
@@ -70,9 +71,9 @@ class Scheduler:
             try:
                 self.tick()
             except RedisError as err:
-                log.warning("no answer from Redis, trying again: %s", err)
+                log.warning("no answer from Redis, or no writes taken, trying again: %s", err)
                 self.note_outage()
-            except Exception:  # the edge of the process: one bad record must not stop reaping for all
+            except Exception:  # the edge of the process: whatever stops one tick must not stop the next
                 log.exception("a tick failed, trying again")
             stop.wait(TICK_S)
         self._resign()
@@ -86,7 +87,8 @@ class Scheduler:
         self._reap_after = self._clock() + max(2 * self._store.settings.renew_s, LEAST_PAUSE_S)
 
     def tick(self) -> None:
-        """One second's work of a leader; nothing on standby. Raises RedisError."""
+        """One second's work of a leader; nothing on standby. An error of one step stops no other. Raises RedisError
+        where Redis is away, or takes no writes: workers cannot renew then."""
         asked_at = self._clock()
         epoch = self._store.lead(self.name, keys.SCHEDULER_LOCK_TTL_S)
         self._led_at = asked_at
@@ -96,11 +98,10 @@ class Scheduler:
         if epoch is None:
             return
         if self._clock() >= self._reap_after:
-            self._reap()
-        self._move_on()
-        self._delayed.tick()
-        limits = self._store.limits.in_force()
-        self._store.publish_limits(epoch, limits, LIMITS_TTL_S)
+            apart("reaping", self._reap)
+        apart("moving delayed jobs", self._delayed.tick)
+        apart("publishing limits", lambda: self._publish_limits(epoch))
+        apart("moving jobs on that waited for others", self._move_on)
 
     def _reap(self) -> None:
         reaped = self._store.reap()
@@ -110,9 +111,12 @@ class Scheduler:
                 reaped.requeued, reaped.poisoned, reaped.expired, reaped.canceled,
             )  # fmt: skip
 
+    def _publish_limits(self, epoch: int) -> None:
+        self._store.publish_limits(epoch, self._store.limits.in_force(), LIMITS_TTL_S)
+
     def _move_on(self) -> None:
         """Jobs whose dependencies have ended, as far as the scripts that ended those have left any behind."""
-        while self._store.revisit(MOST_REVISITED) == MOST_REVISITED and self.leads():
+        while self._store.revisit(MOST_REVISITED) and self.leads():
             pass
 
     def _resign(self) -> None:

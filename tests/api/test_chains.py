@@ -233,6 +233,17 @@ def test_what_a_source_has_made_is_not_read_to_take_a_job(alice: Caller, store: 
     assert refused(alice("POST", "/v1/jobs", json=wrong))[0][0] == "/input/init_image"
 
 
+def test_no_job_waits_for_a_line_of_a_batch(alice: Caller, stored: Callable[[], set[str]]) -> None:
+    line = json.dumps({"custom_id": "a", **IMAGE_JOB})
+    batch = alice("POST", "/v1/batches", data=line, headers={"content-type": "application/jsonl"}).json
+    job, line_id = submitted(alice, IMAGE_JOB), f"{batch['id']}-1"
+    before = stored()
+    answer = alice("POST", "/v1/jobs", json={**IMAGE_JOB, "depends_on": [job["id"], line_id]})
+    assert refused(answer) == [("/depends_on/1", "a job of POST /v1/jobs", line_id)]
+    assert f"{line_id} is a line of a batch" in answer.json["detail"]
+    assert stored() == before
+
+
 def test_the_document_describes_references(alice: Caller) -> None:
     schemas = alice("GET", "/openapi.json").json["components"]["schemas"]
     text = schemas["JobBody"]["properties"]["input"]["anyOf"][0]["$ref"].rpartition("/")[2]

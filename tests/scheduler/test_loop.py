@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 from rq.registry import ScheduledJobRegistry
 from rq.serializers import JSONSerializer
 
@@ -65,6 +68,52 @@ def test_one_tick_moves_on_all_whose_dependency_has_ended(store: Store, redis: R
     Scheduler(store, "one").tick()
     assert store.queue_depths()["p1"] == 450
     assert redis.exists(keys.PREFIXES["chained"]) == 0
+
+
+STEPS = [keys.PREFIXES["chained"], keys.PREFIXES["ttl"], "rq:scheduled:p1"]
+
+
+@pytest.mark.parametrize("key", STEPS)
+def test_an_error_of_one_step_stops_no_other(
+    key: str, store: Store, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    parent, job_input = submit(store), SPEC.parse_input({"prompt": "x"})
+    depends_on = {parent: "/depends_on/0"}
+    left = store.submit(JobRequest(new_job_id(), "a", SPEC, job_input, depends_on=depends_on))[0]
+    redis.delete(f"{keys.job(parent)}:dependents")  # so that the scheduler has to see it
+    (claim,) = store.claim("w", ["p1"], WANTS).claims
+    store.settle([Settlement(parent, claim.fence, Outcome.FINISHED, {})])
+    delayed, late = submit(store), submit(store)
+    (claim,) = store.claim("w", ["p1"], [Want(SPEC.batch_key, 1, False)]).claims
+    store.settle([Settlement(delayed, claim.fence, Outcome.SCHEDULED, delay_ms=0)])
+    redis.zadd(keys.PREFIXES["ttl"], {late: 1})
+    redis.zadd(keys.PREFIXES["chained"], {f"a/{left}": 1})
+    redis.delete(key)
+    redis.set(key, "of the wrong type", ex=60)
+    Scheduler(store, "one").tick()
+    statuses = [redis.hget(keys.job(one), "status") for one in (left, late, delayed)]
+    done, undone = [b"queued", b"failed", b"queued"], [b"deferred", b"queued", b"scheduled"]
+    assert statuses == [undone[at] if key == STEPS[at] else done[at] for at in range(3)]
+    assert redis.hget("gm:lim", "epoch") == b"1"
+    assert "WRONGTYPE" in caplog.text
+
+
+def test_an_outage_ends_the_tick_and_an_error_of_a_script_is_none(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = Scheduler(store, "one")
+
+    def fail_with(error: Exception) -> None:
+        def fail(*_: object) -> int:
+            raise error
+
+        monkeypatch.setattr(store, "revisit", fail)
+
+    fail_with(ResponseError("WRONGTYPE"))
+    leader.tick()
+    fail_with(RedisConnectionError("away"))
+    with pytest.raises(RedisConnectionError):
+        leader.tick()
 
 
 def test_a_leader_cannot_publish_once_another_leads(store: Store) -> None:

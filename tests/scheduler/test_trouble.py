@@ -83,6 +83,20 @@ def test_a_batch_whose_storage_fails_expires_and_cancels_all_the_same(
     assert (ended.succeeded, ended.canceled) == (2, 6)
 
 
+def test_a_batch_whose_keys_are_broken_holds_no_other_up(
+    create: Create, round_of: Callable[..., BatchRound], work: Work, ledger: Ledger, redis: Redis
+) -> None:
+    broken, whole = create(lines_of(2)), create(lines_of(3, first=50))
+    redis.delete(keys.batch_open(broken.batch_id))
+    redis.set(keys.batch_open(broken.batch_id), "x", ex=60)
+    turns = round_of()
+    for _ in range(3):
+        turns.turn()
+        work()
+    assert now(ledger, whole).succeeded == 3
+    redis.delete(keys.batch_open(broken.batch_id))
+
+
 def test_what_is_stored_beyond_the_cursor_is_taken_up_before_the_end(
     create: Create, round_of: Callable[..., BatchRound], work: Work, ledger: Ledger, redis: Redis,
     monkeypatch: pytest.MonkeyPatch,

@@ -2,7 +2,6 @@
 -- K.chained, as <tenant>/<id>, by when the scheduler looks at them again; so long they count among those that wait.
 -- Unlike a job that RQ alone made depend on others, a chained one ends with the first of them that does not succeed.
 
-local MOST_DEPENDENTS = 10000  -- of one job: the script that ends it marks them all
 local AGAIN_MS = 60000  -- within this what no script followed up is seen: a dependency that was deleted
 
 -- Of the jobs that one of this tenant depends on, those that have not ended, nil where all have; or nil, and the answer
@@ -46,12 +45,14 @@ local function unseen_end(id)
   end
 end
 
--- Follows up what nobody saw.
+-- Follows up what nobody saw, and what was left due.
 local function look_again(tenant, id)
   redis.call('ZADD', K.chained, 'XX', now_ms + AGAIN_MS, chained_as(tenant, id))
   if redis.call('HGET', K.job .. id, 'status') ~= 'deferred' then return move_on(id, tenant) end
+  if redis.call('EXISTS', dependencies_of(id)) == 0 then return go_into_line(load(id)) end
   local parent, ended_as = unseen_end(id)
   while parent do
+    if not may_move_on(id, ended_as) then return redis.call('ZADD', K.chained, 'XX', 0, chained_as(tenant, id)) end
     move_on(id, tenant, parent, ended_as)
     parent, ended_as = unseen_end(id)
   end

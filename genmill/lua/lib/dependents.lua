@@ -51,19 +51,45 @@ end
 
 local move_on  -- lib/chain_ends.lua, for what needs the ends of jobs
 local moves_left = 200  -- in one run of a script, which others wait for; the scheduler moves the rest on
+
+-- The end of a job reads and marks all that wait for it, and one run of a script does so for so many; only the first may
+-- have more, up to MOST_DEPENDENTS, so that it ends at all.
+local MOST_DEPENDENTS, MOST_MARKS = 10000, 2000
+local marks_left, charged = MOST_MARKS, {}
+local function charge(id, count) marks_left, charged[id] = marks_left - count, true end
+local function has_room_for(id)
+  local count = redis.call('SCARD', dependents_of(id))
+  if count > marks_left and marks_left < MOST_MARKS then return false end
+  charge(id, count)
+  return true
+end
+-- A job that goes into its line ends nothing.
+local function may_move_on(id, ended_as) return ended_as == 'finished' or has_room_for(id) end
+
+-- The scheduler moves these on. They wait for a finished one no more, whenever its hash expires.
+local function leave_due(ids, parent, ended_as)
+  local parts = {}
+  for _, id in ipairs(ids) do
+    parts[#parts + 1], parts[#parts + 2] = 0, chained_as(parent.tenant, id)
+    if ended_as == 'finished' then redis.call('SREM', dependencies_of(id), parent.id) end
+  end
+  send('ZADD', K.chained, parts)
+  if ended_as == 'finished' then send('SREM', dependents_of(parent.id), ids) end
+end
+
 local function release_dependents(parent, ended_as, kept_s)
   local ids, due = redis.call('SMEMBERS', dependents_of(parent.id)), {}
+  if not charged[parent.id] then charge(parent.id, #ids) end
   local is_chained = which_are_chained(ids, parent.tenant)
   for i, id in ipairs(ids) do
     if not is_chained[i] then release_dependent(id, parent.id, ended_as)
-    elseif moves_left > 0 then
-      moves_left = moves_left - 1
-      move_on(id, parent.tenant, parent.id, ended_as)
     else
-      due[#due + 1], due[#due + 2] = 0, chained_as(parent.tenant, id)
+      moves_left = moves_left - 1
+      if moves_left >= 0 and may_move_on(id, ended_as) then move_on(id, parent.tenant, parent.id, ended_as)
+      else due[#due + 1] = id end
     end
   end
-  if due[1] then send('ZADD', K.chained, due) end
+  if due[1] then leave_due(due, parent, ended_as) end
   if kept_s >= 0 then redis.call('EXPIRE', dependents_of(parent.id), kept_s) end
 end
 
