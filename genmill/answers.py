@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Mapping
@@ -13,7 +14,6 @@ from genmill.errors import (
     Forbidden,
     GenmillError,
     InvalidRequest,
-    LimitReached,
     NotFound,
     OutputExpired,
     StoreUnavailable,
@@ -39,20 +39,30 @@ class ApiError(GenmillError):
     """The API answered with an error that this client has no class for."""
 
 
-def pause_or_raise(trouble: httpx.Response | httpx.TransportError, number: int) -> None:
-    """Waits before the next try, after `number` of them. Raises the error that it is where another would not help, or
-    there were enough."""
+def pause_or_raise(
+    trouble: httpx.Response | httpx.TransportError, number: int, until: float = math.inf
+) -> None:  # fmt: skip
+    """Waits before the next try, after `number` of them. Raises the error that it is where another would not help, there
+    were enough, or the next would come after `until` on the monotonic clock, which is waited for."""
+    is_hopeless = isinstance(trouble, httpx.Response) and not trouble.is_success and trouble.status_code not in _RETRIED
+    if is_hopeless or number >= TRIES:
+        raise _error_in(trouble)
+    asked = None if isinstance(trouble, httpx.TransportError) else trouble.headers.get("retry-after")
+    pause_s, left_s = _pause_s(number, asked), max(0.0, until - time.monotonic())
+    time.sleep(min(pause_s, left_s))
+    if pause_s >= left_s:
+        raise _error_in(trouble)
+
+
+def _error_in(trouble: httpx.Response | httpx.TransportError) -> GenmillError:
     if isinstance(trouble, httpx.TransportError):
-        if number >= TRIES:
-            address = trouble.request.url.copy_with(raw_path=b"/")
-            raise ApiUnreachable(f"{address} does not answer: {trouble}") from trouble
-        time.sleep(_pause_s(number, None))
-        return
-    if trouble.is_success and number >= TRIES:
-        raise ApiUnreachable(f"{trouble.url} ends before it is complete")
-    if not trouble.is_success and (trouble.status_code not in _RETRIED or number >= TRIES):
-        raise error_of(trouble)
-    time.sleep(_pause_s(number, trouble.headers.get("retry-after")))
+        address = trouble.request.url.copy_with(raw_path=b"/")
+        error = ApiUnreachable(f"{address} does not answer: {trouble}")
+        error.__cause__ = trouble
+        return error
+    if trouble.is_success:
+        return ApiUnreachable(f"{trouble.url} ends before it is complete")
+    return error_of(trouble)
 
 
 def error_of(response: httpx.Response) -> GenmillError:
@@ -70,7 +80,7 @@ def error_of(response: httpx.Response) -> GenmillError:
     status = response.status_code
     by_status = _BY_STATUS.get(status, InvalidRequest if 400 <= status < 500 else ApiError)
     error = _classes().get(code, by_status)(detail, faults=faults)
-    if isinstance(error, LimitReached):
+    if error.is_retryable:
         error.retry_after_s = _asked_s(response.headers.get("retry-after"))
     return error
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -125,7 +127,8 @@ class Client:
         The iterable is read as room comes: at most `concurrency` requests are read whose result is not yielded yet, so
         it may be endless. What fails ends no other and is a result as well: see Mapped. A request is submitted once,
         however often the call is repeated: a quota that is used up (429) and a server that is away (503) are waited
-        for, as their Retry-After says, up to `patience_s`. A job is waited for up to `timeout` seconds.
+        for, as their Retry-After says, up to `patience_s`. A submitted job is waited for up to `timeout` seconds, also
+        while the server is away.
 
         >>> prompts = ["a red circle", "a blue square"]
         >>> requests = ({"model": "captions", "input": {"prompt": prompt, "max_tokens": 4}} for prompt in prompts)
@@ -202,14 +205,22 @@ class Client:
         headers = {"idempotency-key": f'"{uuid.uuid4().hex}"'}
         return self.call("POST", f"{path}/redeliver", json=body, headers=headers)
 
-    def hold(self, job_id: str, wait_s: float) -> dict[str, Any]:
-        """The job at its end, or as it is after `wait_s`.
+    def hold(self, job_id: str, wait_s: float, until: float = math.inf) -> dict[str, Any]:
+        """The job at its end, or as it is after `wait_s`; repeated, but not beyond `until` on the monotonic clock.
 
         >>> client.hold(job.id, 5)["state"]
         'succeeded'
         """
-        timeout = httpx.Timeout(wait_s + 15, connect=5)
-        return self.call("GET", f"/v1/jobs/{job_id}", params={"wait": f"{wait_s:.2f}"}, timeout=timeout)
+        number = 0
+        while True:
+            left_s = min(wait_s, max(0.0, until - time.monotonic()))
+            options = {"params": {"wait": f"{left_s:.2f}"}, "timeout": httpx.Timeout(left_s + 15, connect=5)}
+            answer = self._ask("GET", f"/v1/jobs/{job_id}", {"headers": self._auth, **options})
+            if isinstance(answer, httpx.Response) and answer.is_success:
+                data: dict[str, Any] = answer.json()
+                return data
+            number += 1
+            pause_or_raise(answer, number, until)
 
     def open_events(self, job_id: str, last_id: str) -> AbstractContextManager[httpx.Response]:
         """The stream of a job's events behind `last_id`; one try, whatever comes of it.
@@ -252,15 +263,18 @@ class Client:
     def _answer(self, method: str, url: str, options: dict[str, Any]) -> httpx.Response:
         number = 0
         while True:
-            trouble: httpx.Response | httpx.TransportError
-            try:
-                trouble = self._http.request(method, url, **options)
-            except httpx.TransportError as err:
-                trouble = err
-            if isinstance(trouble, httpx.Response) and trouble.is_success:
-                return trouble
+            answer = self._ask(method, url, options)
+            if isinstance(answer, httpx.Response) and answer.is_success:
+                return answer
             number += 1
-            pause_or_raise(trouble, number)
+            pause_or_raise(answer, number)
+
+    def _ask(self, method: str, url: str, options: dict[str, Any]) -> httpx.Response | httpx.TransportError:
+        """One try."""
+        try:
+            return self._http.request(method, url, **options)
+        except httpx.TransportError as err:
+            return err
 
 
 def _checked(url: str) -> str:

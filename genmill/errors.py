@@ -17,6 +17,8 @@ class GenmillError(Exception):
     code: ClassVar[str] = "internal_error"
     status: ClassVar[int] = 500
     is_retryable: ClassVar[bool] = False
+    retry_after_s: int | None = None
+    """When another try makes sense, where that is known."""
 
     def __init__(self, detail: str | None = None, *, faults: tuple[FieldFault, ...] = ()) -> None:
         self.detail = detail or (type(self).__doc__ or "").strip().split("\n")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mimetypes
 import time
 from collections.abc import Iterable, Iterator
@@ -106,18 +107,19 @@ class JobHandle:
         return self
 
     def wait(self, timeout: float | None = None) -> Self:
-        """Return at the job's end, whichever it is. Raises TimeoutError after `timeout` seconds.
+        """Return at the job's end, whichever it is. Raises TimeoutError after `timeout` seconds; where the server is away
+        by then, what keeps it away.
 
         >>> client.submit("captions", {"prompt": "a red"}).wait(60).is_done
         True
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         while not self.is_done:
-            left_s = HOLD_S if deadline is None else deadline - time.monotonic()
+            left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError(f"job {self.id} is still {self.state.value} after {timeout} s")
             started = time.monotonic()
-            self.data = self._client.hold(self.id, min(left_s, HOLD_S))
+            self.data = self._client.hold(self.id, min(left_s, HOLD_S), deadline)
             if not self.is_done and time.monotonic() - started < min(left_s, HOLD_S) / 2:
                 time.sleep(min(1.0, left_s))  # the server had no seat to hold this call in
         return self

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from genmill.errors import FieldFault, GenmillError, InvalidRequest, LimitReached
+from genmill.errors import FieldFault, GenmillError, InvalidRequest
 from genmill.job_handle import JobHandle
 from genmill.jobs import JobState, failure_of
 
@@ -127,26 +127,26 @@ class _Crowd:
         return Mapped(index, request, job, None)
 
     def _await_end(self, job: JobHandle) -> None:
-        """Raises TimeoutError."""
-        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        """Raises TimeoutError, whatever keeps the server away by then."""
+        until = math.inf if self._timeout_s is None else time.monotonic() + self._timeout_s
         while not job.is_done and not self._is_over.is_set():
-            left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
-            if left_s <= 0:
+            if time.monotonic() >= until:
                 raise TimeoutError(f"job {job.id} is still {job.state.value} after {self._timeout_s:g} s")
             with suppress(TimeoutError):
-                self._patiently(partial(job.wait, left_s))
+                self._patiently(lambda: job.wait(min(LOOK_S, until - time.monotonic())), until)
 
-    def _patiently(self, call: Callable[[], Answer]) -> Answer:
-        """A server that is away, or a quota that is used up, is waited for, as its Retry-After says."""
+    def _patiently(self, call: Callable[[], Answer], until: float = math.inf) -> Answer:
+        """A server that is away, or a quota that is used up, is waited for, as its Retry-After says, as long as patience
+        lasts; after `until` on the monotonic clock `call` is made at once, and knows what to raise."""
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 return call()
             except GenmillError as err:
-                if not err.is_retryable or self._is_over.is_set() or time.monotonic() >= deadline:
+                now = time.monotonic()
+                if not err.is_retryable or self._is_over.is_set() or now >= deadline:
                     raise
-                asked_s = err.retry_after_s if isinstance(err, LimitReached) else None
-                self._is_over.wait(min(asked_s or AWAY_S, max(0.0, deadline - time.monotonic())))
+                self._is_over.wait(min(err.retry_after_s or AWAY_S, max(0.0, min(deadline, until) - now)))
 
 
 def _first_ended(under_way: list[Future[Mapped]], *, is_ordered: bool) -> Future[Mapped] | None:

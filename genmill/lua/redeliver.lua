@@ -2,9 +2,10 @@
 -- waits for its next attempt. It keeps its id, and its body as long as Redis still has it.
 -- ARGV: key of the hash of what it tells of, id of that, delivery ('' for the latest one), Idempotency-Key ('' for none),
 --       hash of the request, seconds that the key is kept
--- Returns {verdict, delivery}: 'queued'; or, and nothing is changed, 'pending' (it waits for a worker, or one sends it now),
--- 'replayed' or 'mismatch' (the key is known, with this request or another), 'none' (no webhook was asked for), 'early'
--- (none was due yet) or 'unknown' (a delivery that is not, or no more, among the latest).
+-- Returns {verdict, delivery}: 'queued'; 'pending' (it waits for a worker, or one sends it now: it stays as it is, and only
+-- the key is kept); or, and nothing is changed, 'replayed' or 'mismatch' (the key is known, with this request or another),
+-- 'none' (no webhook was asked for), 'early' (none was due yet) or 'unknown' (a delivery that is not, or no more, among the
+-- latest).
 local key, about, wanted, idem, request, idem_ttl_s = unpack(ARGV)
 local tenant, hook, start_hook, told = unpack(redis.call('HMGET', key, 'tenant', 'hook', 'start_hook', 'told'))
 
@@ -33,6 +34,13 @@ local function remember()
   redis.call('EXPIRE', idem_key, idem_ttl_s)
 end
 
+-- RQ's own cancel and delete leave a delivery in its lane.
+local function leave_lane(tenant)
+  local left_over = {id = id, lane = 'callbacks', batch_key = 'callbacks', tenant = tenant}
+  if is_queued(left_over) then dequeue(left_over) end
+  flush_lanes()
+end
+
 -- Of a delivery that Redis no longer has; its attempts are counted on where its log knows them.
 local function write_anew()
   local event, count = string.match(id, '^cb_' .. string.gsub(about, '%-', '%%-') .. '_%d+_(%a+)'), 0
@@ -41,11 +49,13 @@ local function write_anew()
     local one = cjson.decode(entry)
     if one.id == id then count = math.max(count, one.attempt) end
   end
+  leave_lane(receiver_of(url))
   write_delivery(id, {id = about, tenant = tenant, url = url, event = event})
   redis.call('HSET', K.job .. id, 'attempts', count, 'attempts_before', count)
 end
 
 local function send_again(h)
+  leave_lane(h.tenant)
   for _, registry in ipairs({K.scheduled, K.finished, K.failed, K.canceled}) do
     redis.call('ZREM', registry .. 'callbacks', id)
   end
@@ -59,7 +69,8 @@ local found = idem ~= '' and known()
 if found then return found end
 if idem ~= '' then remember() end
 local h = load(id)
-if h.status == 'queued' or h.status == 'started' then return {'pending', id} end
+local is_held = redis.call('HEXISTS', K.leases, id) == 1  -- an attempt runs, also of one that RQ canceled or deleted
+if is_held or h.status == 'queued' or h.status == 'started' then return {'pending', id} end
 if h.exists then send_again(h) else write_anew() end
 send_waiting()
 flush_lanes()

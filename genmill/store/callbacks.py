@@ -95,19 +95,24 @@ class CallbackBook:
         self, subject: Subject, delivery_id: str | None, idempotency_key: str | None, body_hash: str, ttl_s: int
     ) -> Redelivery:
         """Send the delivery once more, or the latest one. Safe to repeat: one that waits or is sent is left as it is,
-        and a key that is known (for `ttl_s`) changes nothing. Verdicts: see redeliver.lua."""
+        also one that RQ canceled while it is sent, and a key that is known (for `ttl_s`) changes nothing. Verdicts: see redeliver.lua."""
         args: list[Any] = [subject.key, subject.id, delivery_id or "", idempotency_key or "", body_hash, ttl_s]
         verdict, found = self._redeliver(args=args)
         return Redelivery(verdict.decode(), found.decode())
 
     def _stored(self, ids: Sequence[str]) -> list[tuple[bytes | None, float | None]]:
-        """(RQ's status, time of the next attempt) of each."""
+        """(RQ's status, time of the next attempt) of each. One that RQ canceled or deleted while it is sent is still
+        sent."""
         with self._redis.pipeline(transaction=False) as pipe:
             for one in ids:
                 pipe.hget(keys.job(one), "status")
+                pipe.hexists(keys.PREFIXES["leases"], one)
                 pipe.zscore(keys.PREFIXES["scheduled"] + keys.CALLBACKS, one)
             replies = pipe.execute()
-        return list(zip(replies[::2], replies[1::2], strict=True))
+        return [
+            (b"started" if is_held else status, next_at)
+            for status, is_held, next_at in zip(replies[::3], replies[1::3], replies[2::3], strict=True)
+        ]
 
 
 _STATES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from genmill.client import Client, Mapped
-from genmill.errors import GenerationFailed, InvalidRequest, LimitReached, UnknownModel
+from genmill.errors import GenerationFailed, InvalidRequest, LimitReached, StoreUnavailable, UnknownModel
 from tests.fleet import eventually
 
 BASE = "http://api.test"
@@ -23,12 +24,14 @@ def request(name: str, **more: Any) -> dict[str, Any]:
 
 
 class Server:
-    """Jobs named by their prompt; one whose name is in `held` does not end. `refusals` are given first, by name."""
+    """Jobs named by their prompt; one whose name is in `held` does not end. `refusals` are given first, by name;
+    reading is answered by the one of `away`, if there is one."""
 
     def __init__(self) -> None:
         self.held: set[str] = set()
         self.fails: set[str] = set()
         self.refusals: dict[str, list[httpx.Response]] = {}
+        self.away: list[httpx.Response] = []
         self.posts: list[tuple[str, str]] = []
         self.running: set[str] = set()
         self.most_running = 0
@@ -52,6 +55,8 @@ class Server:
 
     def _read(self, asked: httpx.Request) -> httpx.Response:
         name = asked.url.path.rpartition("/")[2]
+        if self.away:
+            return self.away[0]
         if name in self.held:
             return httpx.Response(200, json=self._view(name, "running"))
         self.running.discard(name)
@@ -154,8 +159,9 @@ def test_a_quota_and_a_server_that_is_away_are_waited_for_under_one_key(client: 
     assert (own.is_success, server.posts[-1]) == (True, ("b", '"mine"'))
 
 
+@pytest.mark.parametrize(("status", "code"), [(429, "limit_reached"), (503, "store_unavailable")])
 def test_the_pause_is_the_one_that_was_asked_for(
-    client: Client, server: Server, monkeypatch: pytest.MonkeyPatch
+    status: int, code: str, client: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float | None] = []
 
@@ -165,7 +171,7 @@ def test_the_pause_is_the_one_that_was_asked_for(
             return self.is_set()
 
     monkeypatch.setattr("genmill.mapping.Event", NoPause)
-    server.refusals = {"a": [problem(429, "limit_reached", retry_after="7")]}
+    server.refusals = {"a": [problem(status, code, retry_after="7")]}
     (found,) = client.map([request("a")])
     assert found.is_success
     assert pauses == [7]
@@ -176,6 +182,25 @@ def test_patience_ends(client: Client, server: Server) -> None:
     first, second = client.map([request("a"), request("b")], patience_s=0.05)
     assert isinstance(first.error, LimitReached)
     assert second.is_success
+
+
+@pytest.mark.parametrize("tries", [1, 6])
+def test_the_timeout_holds_while_the_server_is_away(
+    tries: int, client: Client, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("genmill.answers.TRIES", tries)
+    server.away = [problem(503, "store_unavailable", retry_after="30")]
+    begun = time.monotonic()
+    (found,) = client.map([request("a")], timeout=0.2, patience_s=20)
+    assert 0.2 <= time.monotonic() - begun < 5
+    assert isinstance(found.error, TimeoutError)
+    assert found.job is not None
+
+
+def test_patience_may_end_before_the_timeout(client: Client, server: Server) -> None:
+    server.away = [problem(503, "store_unavailable")]
+    (found,) = client.map([request("a")], timeout=60, patience_s=0.1)
+    assert isinstance(found.error, StoreUnavailable)
 
 
 def test_a_job_that_takes_too_long_goes_on(client: Client, server: Server) -> None:

@@ -10,13 +10,16 @@ local function line_up_delivery(c)
   enqueue(c)
 end
 
+-- The tenant of deliveries to that URL.
+local function receiver_of(url) return 'host:' .. (string.match(url, '^%a+://([^/?#]+)') or 'unknown') end
+
 -- o: what it tells of (id, tenant, url, event)
 local function write_delivery(id, o)
-  local host = string.match(o.url, '^%a+://([^/?#]+)') or 'unknown'
-  line_up_delivery({id = id, tenant = 'host:' .. host, fields = {'created_at', iso(),
+  local receiver = receiver_of(o.url)
+  line_up_delivery({id = id, tenant = receiver, fields = {'created_at', iso(),
     'data', cjson.encode({'worker.tasks.deliver', cjson.null, {o.id, o.event}, {}}),
     'description', 'deliver ' .. o.event .. ' of ' .. o.id, 'timeout', 60, 'result_ttl', 86400, 'failure_ttl', 604800,
-    'tenant', 'host:' .. host, 'model', 'callback', 'batch_key', 'callbacks', 'cost', 1, 'rows', 1, 'fence', 0,
+    'tenant', receiver, 'model', 'callback', 'batch_key', 'callbacks', 'cost', 1, 'rows', 1, 'fence', 0,
     'parent', o.id, 'owner', o.tenant, 'url', o.url}})
 end
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from redis import Redis
+from rq.job import Job
+from rq.serializers import JSONSerializer
 
 from genmill import keys
 from genmill.errors import JobFailure
@@ -104,6 +106,51 @@ def test_what_waits_or_is_sent_stays_as_it_is(store: Store, end: End) -> None:
     store.settle([Settlement(claim.job_id, claim.fence, Outcome.FINISHED, {})])
     assert [again(store, subject)[0] for _ in range(3)] == ["queued", "pending", "pending"]
     assert len(due(store)) == 1
+
+
+def test_pending_keeps_the_key(store: Store, end: End) -> None:
+    subject = end()
+    assert again(store, subject, key="k")[0] == "pending"
+    sent = send(store)
+    assert again(store, subject, key="k") == ("replayed", sent.job_id)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_what_rq_ended_in_its_lane_is_counted_once(is_deleted: bool, store: Store, end: End, redis: Redis) -> None:
+    subject = end()
+    end_by_rq(redis, store.callbacks.deliveries(subject)[0].delivery_id, is_deleted=is_deleted)
+    assert again(store, subject)[0] == "queued"
+    assert redis.hgetall(keys.PREFIXES["waiting"]) == {b"host:example.org": b"1"}
+    send(store)
+    assert redis.hgetall(keys.PREFIXES["waiting"]) == {}
+    assert redis.zcard("rq:canceled:callbacks") == 0
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_an_attempt_that_runs_though_rq_ended_it_is_waited_for(
+    is_deleted: bool, store: Store, end: End, redis: Redis
+) -> None:
+    subject = end()
+    (claim,) = due(store)
+    end_by_rq(redis, claim.job_id, is_deleted=is_deleted)
+    assert again(store, subject) == ("pending", claim.job_id)
+    assert states(store, subject) == [("succeeded", DeliveryState.SENDING, [])]
+    assert due(store) == []
+
+    assert store.settle([Settlement(claim.job_id, claim.fence, Outcome.FINISHED, {})]) == [False]
+    redis.zadd(keys.run_scope("global"), {claim.job_id: 1}, xx=True)  # the lease of a deleted one runs out
+    store.reap()
+
+    assert again(store, subject) == ("queued", claim.job_id)
+    send(store)
+    assert list(redis.scan_iter("rq:execution:*")) == []
+    assert redis.zcard(keys.PREFIXES["wip"] + keys.CALLBACKS) == redis.scard("rq:worker:w:executions") == 0
+    assert (redis.hgetall(keys.PREFIXES["waiting"]), redis.hgetall(keys.PREFIXES["leases"])) == ({}, {})
+
+
+def end_by_rq(redis: Redis, delivery_id: str, *, is_deleted: bool) -> None:
+    job = Job.fetch(delivery_id, redis, serializer=JSONSerializer)
+    job.delete() if is_deleted else job.cancel()
 
 
 def test_a_known_key_changes_nothing(store: Store, end: End) -> None:

@@ -49,6 +49,7 @@ class Queue(RuleBasedStateMachine):
 
     jobs = Bundle("jobs")
     claims = Bundle("claims")
+    deliveries = Bundle("deliveries")
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,6 +60,7 @@ class Queue(RuleBasedStateMachine):
         self.to_retry: set[str] = set()
         self.tenants: dict[str, str] = {}
         self.waits: dict[str, set[str]] = {}
+        self.sent: set[str] = set()
 
     def move(self, job_id: str, event: str) -> None:
         self.reached.add(event)
@@ -208,6 +210,29 @@ class Queue(RuleBasedStateMachine):
         ends = [Settlement(one.job_id, one.fence, outcome, {}, error, delay_ms=60_000) for one in due]
         assert self.store.settle(ends) == [True] * len(ends)
 
+    @rule(target=deliveries)
+    def claim_webhooks(self) -> object:
+        due = self.store.claim("w3", [keys.CALLBACKS], [Want(keys.CALLBACKS, 4)]).claims
+        assert not {one.job_id for one in due} & self.sent, "no message goes out twice at once"
+        self.sent |= {one.job_id for one in due}
+        return multiple(*due)
+
+    @rule(claim=consumes(deliveries), outcome=st.sampled_from(Outcome))
+    def settle_a_webhook(self, claim: Claim, outcome: Outcome) -> None:
+        is_ours = self.redis.hget(keys.job(claim.job_id), "status") == b"started"
+        error = None if outcome is Outcome.FINISHED else JobFailure()
+        settlement = Settlement(claim.job_id, claim.fence, outcome, {}, error, delay_ms=60_000)
+        assert self.store.settle([settlement]) == [is_ours]
+        self.sent.remove(claim.job_id)
+
+    @rule(job_id=jobs)
+    def cancel_a_delivery_by_rq(self, job_id: str) -> None:
+        told = self.redis.hget(keys.job(job_id), "told")
+        state = self.state_of_delivery(told)
+        if told is None or state is None or state.is_terminal:
+            return
+        Job.fetch(told.decode().split()[0], self.redis, serializer=JSONSerializer).cancel()
+
     @rule(job_id=jobs)
     def redeliver(self, job_id: str) -> None:
         told = self.redis.hget(keys.job(job_id), "told")
@@ -244,8 +269,9 @@ class Queue(RuleBasedStateMachine):
     @invariant()
     def every_job_is_in_one_place(self) -> None:
         running = {job_id for job_id, state in self.states.items() if state is JobState.RUNNING}
-        assert {raw.decode() for raw in self.redis.hkeys(keys.PREFIXES["leases"])} == running
-        assert self.redis.zcard(keys.run_scope("global")) == len(running)
+        assert {raw.decode() for raw in self.redis.hkeys(keys.PREFIXES["leases"])} == running | self.sent
+        assert self.redis.zcard(keys.run_scope("global")) == len(running | self.sent)
+        assert len(list(self.redis.scan_iter(keys.PREFIXES["execution"] + "*"))) == len(running | self.sent)
         faults = [
             finding
             for finding in doctor.examine(self.store, load_registry(), mend=False)
