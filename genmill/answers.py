@@ -42,9 +42,11 @@ class ApiError(GenmillError):
 def pause_or_raise(
     trouble: httpx.Response | httpx.TransportError, number: int, until: float = math.inf
 ) -> None:  # fmt: skip
-    """Waits before the next try, after `number` of them. Raises the error that it is where another would not help, there
-    were enough, or the next would come after `until` on the monotonic clock, which is waited for."""
-    is_hopeless = isinstance(trouble, httpx.Response) and not trouble.is_success and trouble.status_code not in _RETRIED
+    """Waits before the next try, after `number` of them. Raises the error that it is where another would not help,
+    there were enough, or the next would come after `until` on the monotonic clock, which is waited for."""
+    is_hopeless = (
+        isinstance(trouble, httpx.Response) and not trouble.is_success and trouble.status_code not in _RETRIED
+    )
     if is_hopeless or number >= TRIES:
         raise _error_in(trouble)
     asked = None if isinstance(trouble, httpx.TransportError) else trouble.headers.get("retry-after")

@@ -107,8 +107,8 @@ class JobHandle:
         return self
 
     def wait(self, timeout: float | None = None) -> Self:
-        """Return at the job's end, whichever it is. Raises TimeoutError after `timeout` seconds; where the server is away
-        by then, what keeps it away.
+        """Return at the job's end, whichever it is. Raises TimeoutError after `timeout` seconds; where the server is
+        away by then, what keeps it away.
 
         >>> client.submit("captions", {"prompt": "a red"}).wait(60).is_done
         True

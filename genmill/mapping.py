@@ -136,8 +136,8 @@ class _Crowd:
                 self._patiently(lambda: job.wait(min(LOOK_S, until - time.monotonic())), until)
 
     def _patiently(self, call: Callable[[], Answer], until: float = math.inf) -> Answer:
-        """A server that is away, or a quota that is used up, is waited for, as its Retry-After says, as long as patience
-        lasts; after `until` on the monotonic clock `call` is made at once, and knows what to raise."""
+        """A server that is away, or a quota that is used up, is waited for, as its Retry-After says, as long as
+        patience lasts; after `until` on the monotonic clock `call` is made at once, and knows what to raise."""
         deadline = time.monotonic() + self._patience_s
         while True:
             try:

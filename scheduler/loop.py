@@ -36,10 +36,17 @@ class DelayedWork:
 
     def __init__(self, store: Store) -> None:
         self._rq = RQScheduler(keys.QUEUES, connection=store.redis, interval=TICK_S, serializer=JSONSerializer)
+        self._redis = store.redis
+        self._epoch: int | None = None
         self._is_registered = False
 
-    def tick(self) -> None:
-        """Move jobs whose time has come from RQ's scheduled registries to their queues. Raises RedisError."""
+    def tick(self, epoch: int) -> None:
+        """Move jobs whose time has come from RQ's scheduled registries to their queues. Raises RedisError.
+
+        Who leads anew takes RQ's locks from whoever has them: those of a leader that was killed last for a minute."""
+        if epoch != self._epoch:
+            self._redis.delete(*map(RQScheduler.get_locking_key, keys.QUEUES))
+            self._epoch = epoch
         if not self._is_registered:
             self._rq.register_birth()
             self._is_registered = True
@@ -99,7 +106,7 @@ class Scheduler:
             return
         if self._clock() >= self._reap_after:
             apart("reaping", self._reap)
-        apart("moving delayed jobs", self._delayed.tick)
+        apart("moving delayed jobs", lambda: self._delayed.tick(epoch))
         apart("publishing limits", lambda: self._publish_limits(epoch))
         apart("moving jobs on that waited for others", self._move_on)
 

@@ -46,6 +46,20 @@ def test_only_one_leads_and_the_epoch_grows(store: Store, redis: Redis) -> None:
     assert (redis.get("gm:leader"), redis.get("gm:epoch")) == (b"two", b"2")
 
 
+def test_who_leads_anew_moves_delayed_jobs_at_once_also_after_a_leader_that_was_killed(
+    store: Store, redis: Redis
+) -> None:
+    killed, standby = Scheduler(store, "one"), Scheduler(store, "two")
+    killed.tick()
+    job_id = submit(store)
+    (claim,) = store.claim("w", ["p1"], WANTS).claims
+    store.settle([Settlement(job_id, claim.fence, Outcome.SCHEDULED, delay_ms=0)])
+    redis.zadd("rq:scheduled:p1", {job_id: 1})
+    redis.delete("gm:leader")  # its lead has run out, its locks have not
+    standby.tick()
+    assert [one.job_id for one in store.claim("w", ["p1"], WANTS).claims] == [job_id]
+
+
 def test_a_leader_that_is_not_confirmed_does_not_count_on_its_lead(store: Store) -> None:
     now = [100.0]
     leader, other = Scheduler(store, "one", clock=lambda: now[0]), Scheduler(store, "two", clock=lambda: now[0])

@@ -62,7 +62,7 @@ def come_due(store: Store, redis: Redis, job_id: str) -> None:
     """Its time has come, and RQ's own scheduler moves it."""
     assert redis.zadd("rq:scheduled:p1", {job_id: 1}, xx=True, ch=True) == 1
     delayed = DelayedWork(store)
-    delayed.tick()
+    delayed.tick(1)
     delayed.stop()
 
 
