@@ -95,8 +95,8 @@ class CallbackBook:
         self, subject: Subject, delivery_id: str | None, idempotency_key: str | None, body_hash: str, ttl_s: int
     ) -> Redelivery:
         """Send the delivery once more, or the latest one. Safe to repeat: one that waits or is sent is left as it is,
-        also one that RQ canceled while it is sent, and a key that is known (for `ttl_s`) changes nothing. Verdicts: see
-        redeliver.lua."""
+        also one that RQ canceled while it is sent, and a key that is known (for `ttl_s`) changes nothing. Verdicts:
+        see redeliver.lua."""
         args: list[Any] = [subject.key, subject.id, delivery_id or "", idempotency_key or "", body_hash, ttl_s]
         verdict, found = self._redeliver(args=args)
         return Redelivery(verdict.decode(), found.decode())
