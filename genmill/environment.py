@@ -13,6 +13,10 @@ SHARED = ("redis_url", "storage_url", "secret_key")
 """Settings that every process of a fleet must have alike."""
 
 
+WORKER_THREADS: Mapping[str, str] = {"GOMP_SPINCOUNT": "1000"}
+"""How torch's threads wait for each other in whatever runs models; the Procfile tells why."""
+
+
 def rq_environment(redis_url: str) -> Mapping[str, str]:
     """So that `rq` finds the same Redis, and starts genmill's worker over genmill's queues."""
     return {

@@ -172,12 +172,13 @@ class JobHandle:
         except OutputExpired:
             return [self._client.fetch(output["url"]) for output in self.refresh().outputs]
 
-    def save(self, folder: Path) -> list[Path]:
-        """Write every output as `<job id>-<n>.<suffix>`.
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write every output as `<job id>-<n>.<suffix>`; makes the folder.
 
         >>> [path.suffix for path in picture.save(folder)]
         ['.png']
         """
+        folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         paths = []
         for number, (output, body) in enumerate(zip(self.outputs, self.download(), strict=True)):

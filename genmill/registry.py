@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from math import prod
@@ -24,6 +24,7 @@ from genmill.extras import (
 )
 from genmill.input_limits import Limits, image_faults, size_faults, text_faults
 from genmill.inputs import USUAL_FPS, ImageInput, JobInput, TextInput
+from genmill.model_sources import place_sources
 
 BUILTIN_MODELS = Path(__file__).parent / "models" / "models.toml"
 
@@ -69,7 +70,7 @@ OF_JOBS = frozenset(
 
 
 class ModelSpec(BaseModel):
-    """One entry of models.toml. `source` is a folder (relative to the file) or a hub id.
+    """One entry of models.toml. `source` is a folder or a hub id; see `load_registry`.
 
     `max_batch` is the most rows that may be on board at once; `cost_*` estimate GPU-milliseconds and only have to be
     right relative to each other until the engine has measured. `attention`: a backend of diffusers, by its name;
@@ -212,30 +213,27 @@ class Registry(BaseModel):
 
 
 def load_registry(path: Path = BUILTIN_MODELS) -> Registry:
-    """Read models.toml; relative sources are taken from the file's folder. Raises SettingsInvalid with every fault."""
+    """Read models.toml; relative sources are taken from the file's folder, models' also from the shipped file's.
+
+    Without a slash, and in neither, a model's source is no hub id: no worker is to wait for it. Raises SettingsInvalid
+    with every fault.
+    """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as err:
         raise SettingsInvalid(f"models file {path}: {err}") from err
-    for entry in _sourced(document):
-        source = str(entry["source"])
-        if (path.parent / source).exists():
-            entry["source"] = str((path.parent / source).resolve())
+    faults = tuple(place_sources(document, path.parent, BUILTIN_MODELS.parent))
     try:
-        return Registry.model_validate(document)
+        registry = Registry.model_validate(document)
     except ValidationError as err:
-        raise SettingsInvalid(f"models file {path}: {summary(field_faults(err, ''))}") from None
+        raise _file_invalid(path, field_faults(err, "") + faults) from None
+    if faults:
+        raise _file_invalid(path, faults)
+    return registry
 
 
-def _sourced(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every table of the file that has a source, whatever else is wrong with the file."""
-    entries = document.get("models", [])
-    for entry in entries if isinstance(entries, list) else []:
-        if not isinstance(entry, dict):
-            continue
-        extras = [entry.get(name) for name in ("adapters", "controlnets")]
-        tables = [entry, *(table for extra in extras if isinstance(extra, dict) for table in extra.values())]
-        yield from (table for table in tables if isinstance(table, dict) and table.get("source"))
+def _file_invalid(path: Path, faults: tuple[FieldFault, ...]) -> SettingsInvalid:
+    return SettingsInvalid(f"models file {path}: {summary(faults)}")
 
 
 def field_faults(err: ValidationError, prefix: str) -> tuple[FieldFault, ...]:
@@ -248,7 +246,8 @@ def field_faults(err: ValidationError, prefix: str) -> tuple[FieldFault, ...]:
         value = None if item["type"] == "missing" or isinstance(item["input"], dict) else repr(item["input"])[:80]
         name = f"{parts[-1]}: " if parts else ""
         shown = "" if value is None else f", got {value}"
-        faults.append(FieldFault(pointer or "/", f"{name}{item['msg']}{shown}", limit, value))
+        words = item["msg"].removeprefix("Value error, ")
+        faults.append(FieldFault(pointer or "/", f"{name}{words}{shown}", limit, value))
     return tuple(faults)
 
 

@@ -8,15 +8,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from genmill import strict_json
 from genmill.errors import FieldFault, SettingsInvalid
 from genmill.keys import CALLBACKS, JobClass
 from genmill.limits import check_limit
 from genmill.registry import BUILTIN_MODELS, field_faults, summary
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - read, not bound
+"""Hosts to listen at, which no other machine can call."""
 
 
 class Durability(StrEnum):
@@ -24,6 +27,16 @@ class Durability(StrEnum):
 
     EVERYSEC = "everysec"
     ALWAYS = "always"
+
+
+AS_JSON = {
+    "class_delay_s": '{"p0": 1, "p1": 10, "p2": 120, "p3": 3600}',
+    "limits": '{"host:*": 8}',
+    "functions": '["worker.tasks.ping"]',
+    "callback_delays_s": "[0, 5, 300]",
+}
+"""Settings of several values, each with an example. They are decoded here: pydantic-settings would stop at the
+first that is no JSON and tell nothing of the others."""
 
 
 class Settings(BaseSettings):
@@ -50,10 +63,12 @@ class Settings(BaseSettings):
     allow_private_urls: bool = False
     allow_http_webhooks: bool = False
 
-    class_delay_s: Mapping[str, float] = Field(
+    class_delay_s: Annotated[Mapping[str, float], NoDecode] = Field(
         default_factory=lambda: {"p0": 1.0, "p1": 10.0, "p2": 120.0, "p3": 3600.0}
     )
-    limits: Mapping[str, Annotated[float, Field(ge=0)]] = Field(default_factory=lambda: {"host:*": 8})
+    limits: Annotated[Mapping[str, Annotated[float, Field(ge=0)]], NoDecode] = Field(
+        default_factory=lambda: {"host:*": 8}
+    )
     lease_s: float = Field(default=30.0, gt=0)
     renew_s: float = Field(default=10.0, gt=0)
     max_crashes: int = Field(default=3, ge=1)
@@ -75,11 +90,23 @@ class Settings(BaseSettings):
     host_memory_gib: float | None = Field(default=None, ge=0)
     workers_per_host: int | None = Field(default=None, ge=1)
     min_switch_interval_s: float = Field(default=0.0002, ge=0)
-    functions: tuple[str, ...] = ("worker.tasks.ping",)
-    callback_delays_s: tuple[float, ...] = (0, 5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
+    functions: Annotated[tuple[str, ...], NoDecode] = ("worker.tasks.ping",)
+    callback_delays_s: Annotated[tuple[float, ...], NoDecode] = Field(
+        default=(0, 5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
+    )
     callback_timeout_s: float = Field(default=20.0, gt=0)
     callback_slots: int = Field(default=64, ge=1)
     upload_threads: int = Field(default=4, ge=1)
+
+    @field_validator(*AS_JSON, mode="before")
+    @classmethod
+    def _from_json(cls, value: object, info: ValidationInfo) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return strict_json.loads(value)
+        except (ValueError, RecursionError):
+            raise ValueError(f"must be JSON such as {AS_JSON[str(info.field_name)]}") from None
 
     @field_validator("class_delay_s")
     @classmethod
@@ -97,15 +124,25 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _coherent(self) -> Settings:
+        faults = []
         if not self.auth and self.host not in LOOPBACK:
-            raise ValueError(f"auth may be off only on a loopback host, host is {self.host}")
+            faults.append(f"GENMILL_AUTH may be off only on a loopback host, GENMILL_HOST is {self.host}")
         if self.renew_s * 2 > self.lease_s:
-            raise ValueError(f"lease_s ({self.lease_s}) must be at least twice renew_s ({self.renew_s})")
+            lease = f"GENMILL_LEASE_S ({self.lease_s})"
+            faults.append(f"{lease} must be at least twice GENMILL_RENEW_S ({self.renew_s})")
+        if faults:
+            raise ValueError("; ".join(faults))
         return self
 
     @property
     def base_url(self) -> str:
-        return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
+        """What links begin with."""
+        return (self.public_url or f"http://{in_url(self.host)}:{self.port}").rstrip("/")
+
+    @property
+    def is_linked_nowhere(self) -> bool:
+        """Whether links begin with what no client can call."""
+        return self.public_url is None and self.host in EVERY_ADDRESS
 
     @property
     def class_delay_ms(self) -> dict[str, int]:
@@ -118,20 +155,24 @@ class Settings(BaseSettings):
         return self.secret_key.get_secret_value().encode()
 
 
+def in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
 def load_settings(**overrides: Any) -> Settings:
-    """Read the environment. Raises SettingsInvalid naming every fault at once."""
+    """Read the environment. Raises SettingsInvalid naming every fault at once; whether settings fit together is told
+    once each is valid by itself."""
     try:
         return Settings(**overrides)
     except ValidationError as err:
         faults = tuple(_by_variable(fault) for fault in field_faults(err, "GENMILL_"))
         raise SettingsInvalid(summary(faults), faults=faults) from None
-    except ValueError as err:
-        raise SettingsInvalid(f"{err}: {err.__cause__}") from None
 
 
 def _by_variable(fault: FieldFault) -> FieldFault:
     """Named by its variable; a fault of several settings together names them in its own words."""
-    variable = fault.pointer.replace("_/", "_").upper()
+    setting, slash, part = fault.pointer.replace("_/", "_").partition("/")
+    variable = f"{setting.upper()}{slash}{part}"
     if variable == "GENMILL_":
         return replace(fault, pointer="GENMILL")
     name, _, detail = fault.detail.partition(": ")

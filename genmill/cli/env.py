@@ -9,7 +9,7 @@ import click
 
 from genmill.cli.options import fleet_settings, with_data, with_json
 from genmill.cli.screen import Screen
-from genmill.environment import SHARED, as_environment, rq_environment
+from genmill.environment import SHARED, WORKER_THREADS, as_environment, rq_environment
 
 
 @click.command("env")
@@ -25,6 +25,6 @@ def show_env(data: Path, screen: Screen) -> None:
     The secret key is among them: keep the output to yourself.
     """
     settings = fleet_settings(data)
-    variables = as_environment(settings, SHARED) | dict(rq_environment(settings.redis_url))
+    variables = as_environment(settings, SHARED) | dict(rq_environment(settings.redis_url)) | dict(WORKER_THREADS)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     screen.show(variables, lambda: "\n".join(lines))

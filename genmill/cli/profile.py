@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from genmill.cli.options import with_json
 from genmill.cli.screen import Screen, table
+from genmill.environment import WORKER_THREADS
 from genmill.errors import ChildFailed, SettingsInvalid
 from genmill.registry import ModelKind, ModelSpec, Optimization, load_registry
 from genmill.settings import load_settings
@@ -96,7 +98,8 @@ def _sets(spec: ModelSpec, asked: tuple[str, ...]) -> list[list[str]]:
 
 
 def _measure(asked: Mapping[str, Any], models: Path, screen: Screen) -> dict[str, Any]:
-    """The report of a process of its own. Raises SettingsInvalid without torch, ChildFailed."""
+    """The report of a process of its own, whose threads wait as the fleet's do. Raises SettingsInvalid without torch,
+    ChildFailed."""
     total = len(asked["batches"]) * len(asked["sizes"]) * len(asked["optimizations"])
     columns = (TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=screen.err, disable=screen.is_json) as progress:
@@ -107,7 +110,7 @@ def _measure(asked: Mapping[str, Any], models: Path, screen: Screen) -> dict[str
                 progress.update(line, advance=1, description=text.removeprefix("profile "))
 
         try:
-            answer = run_module(MODULE, [str(models)], asked, hear)
+            answer = run_module(MODULE, [str(models)], asked, hear, env={**os.environ, **WORKER_THREADS})
         except ChildFailed as error:
             if "No module named" in error.detail:
                 raise SettingsInvalid(f"{error.detail}: install genmill[worker] to measure a model") from error

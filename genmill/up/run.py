@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from genmill.connections import connect, without_secrets
 from genmill.environment import SHARED, as_environment, rq_environment
 from genmill.registry import load_registry
-from genmill.settings import LOOPBACK, Settings, load_settings
+from genmill.settings import LOOPBACK, Settings, in_url, load_settings
 from genmill.up.fleet import Fleet, find_procfile
 from genmill.up.folder import DEFAULT_DATA, DataFolder, UpFailed
 from genmill.up.ports import why_not
@@ -40,8 +40,7 @@ class UpOptions:
 
 
 def run_up(options: UpOptions) -> int:
-    """Blocks until the end; returns the exit code. Raises UpFailed, SettingsInvalid or RegistryInvalid before any
-    start."""
+    """Blocks until the end; returns the exit code. Raises UpFailed or SettingsInvalid before any start."""
     signal.signal(signal.SIGTERM, _leave)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # not under nohup
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
@@ -57,6 +56,8 @@ def run_up(options: UpOptions) -> int:
             secret = settings.secret_key or SecretStr(folder.secret_key())
             settings = settings.model_copy(update={"redis_url": redis_url, "secret_key": secret})
             fleet = Fleet(sys.stdout, settings.grace_s, Watch(settings, folder, valkey))
+            for line in link_warning(settings):
+                fleet.say(line)
             fleet.add_procfile(find_procfile(), child_environment(settings), options.workers)
             return fleet.run()
 
@@ -132,8 +133,8 @@ class Watch:
 
 def local_url(settings: Settings) -> str:
     """Where this machine reaches its own API, whatever name others use."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)  # noqa: S104 - read, not bound
-    return f"http://{host}:{settings.port}"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - read, not bound
+    return f"http://{in_url(host)}:{settings.port}"
 
 
 def is_ready(base_url: str) -> bool:
@@ -143,8 +144,16 @@ def is_ready(base_url: str) -> bool:
         return False
 
 
+def link_warning(settings: Settings) -> list[str]:
+    """A line where clients on other machines would get links that lead nowhere."""
+    if not settings.is_linked_nowhere:
+        return []
+    example = f"http://NAME:{settings.port}"
+    return [f"warning: links will begin with {settings.base_url}; set GENMILL_PUBLIC_URL, such as {example}"]
+
+
 def greeting(settings: Settings, folder: DataFolder) -> list[str]:
-    base = settings.base_url
+    base = local_url(settings) if settings.is_linked_nowhere else settings.base_url
     submit = 'genmill submit shapes "a red circle on a blue background" --wait -o circle.png'
     lines = [
         f"genmill listens at {base} (stop it with Ctrl-C)",

@@ -303,14 +303,15 @@ def test_env_gives_a_shell_what_workers_need(run: Run, tmp_path: Path, monkeypat
         monkeypatch.delenv(name)
 
     code, out, _ = run("env", "--data", str(folder.path))
+    names = "$GENMILL_STORAGE_URL $RQ_REDIS_URL $RQ_WORKER_CLASS $GENMILL_SECRET_KEY $GOMP_SPINCOUNT"
     shown = subprocess.run(
-        ["/bin/sh", "-c", f'{out}\necho "$GENMILL_STORAGE_URL $RQ_REDIS_URL $RQ_WORKER_CLASS $GENMILL_SECRET_KEY"'],
+        ["/bin/sh", "-c", f'{out}\necho {names}'],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
 
     assert code == 0
     assert shown.stdout.split() == [
-        folder.outputs.as_uri(), "redis://127.0.0.1:7/0", "worker.BatchWorker", folder.secret_key(),
+        folder.outputs.as_uri(), "redis://127.0.0.1:7/0", "worker.BatchWorker", folder.secret_key(), "1000",
     ]  # fmt: skip
     assert run("env", "--data", str(tmp_path / "none"))[0] == Exit.REFUSED
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -22,6 +24,7 @@ from genmill.store import Store
 from tests.fleet import SECRET, Fleet, Valkey, eventually, free_port
 from tests.receiver import receiving
 
+DOCUMENTED = Path(__file__).parent.parent.parent / "docs" / "client.md"
 MODULES = (client, job_handle, batch_handle, mapping)
 LINES = [{"custom_id": name, "model": "captions", "input": {"prompt": "a red"}} for name in ("one", "two")]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -96,6 +99,18 @@ def test_an_example_does_what_it_says(example: str, names: dict[str, Any]) -> No
     case.globs = dict(names)
     doctest.DocTestRunner(optionflags=FLAGS).run(case, out=told.append)
     assert not told, "".join(told)
+
+
+def test_the_documented_map_saves_its_pictures(
+    fleet: RunningFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", DOCUMENTED.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GENMILL_URL", fleet.url)
+    monkeypatch.setenv("GENMILL_API_KEY", fleet.key)
+    exec(example, {})  # noqa: S102 - the example of our own docs
+    assert capsys.readouterr().out == ""
+    assert [path.suffix for path in (tmp_path / "pictures").iterdir()] == [".png", ".png"]
 
 
 class Noted(httpx.HTTPTransport):

@@ -16,6 +16,7 @@ from honcho.environ import parse_procfile
 from bench import publish_api, publish_engine, publish_queue
 from genmill import keys
 from genmill.batches.states import TRANSITIONS as BATCH_TRANSITIONS
+from genmill.environment import WORKER_THREADS
 from genmill.jobs import TRANSITIONS
 from genmill.registry import load_registry
 from genmill.settings import Settings
@@ -120,6 +121,14 @@ def test_compose_runs_the_processes_of_the_procfile() -> None:
         program = command.split("exec ", 1)[1].removeprefix("nice -n 10 ").split()
         assert services[name]["command"].split()[0] == program[0]
         assert services[name]["command"].split()[-1] == program[-1]
+
+
+def test_the_threads_of_every_worker_wait_alike() -> None:
+    ((name, value),) = WORKER_THREADS.items()
+
+    assert f"{name}={value} exec" in parse_procfile((ROOT / "Procfile").read_text()).processes["worker"]
+    assert compose()["services"]["worker"]["environment"][name] == value
+    assert f"export {name}={value} " in OPERATING
 
 
 @pytest.mark.parametrize("setting", ["--appendonly yes", "--maxmemory-policy noeviction"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ REPORT = {
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the measuring process is asked; it answers REPORT."""
+    """What the measuring process is asked, and how its threads wait; it answers REPORT."""
     heard: list[dict[str, Any]] = []
 
-    def answer(_name: str, _arguments: list[str], given: dict[str, Any], tell: Any) -> dict[str, Any]:
-        heard.append(given)
+    def answer(
+        _name: str, _arguments: list[str], given: dict[str, Any], tell: Any, *, env: dict[str, str]
+    ) -> dict[str, Any]:
+        heard.append({**given, "spin_count": env["GOMP_SPINCOUNT"], "path": env["PATH"]})
         tell("profile none 64 1")
         return REPORT
 
@@ -50,6 +53,7 @@ def test_it_asks_for_what_the_model_may_have(asked: list[dict[str, Any]], capsys
     assert code == 0
     assert asked[0]["batches"] == [1, 2, 4, 8, 16, 32]
     assert (asked[0]["sizes"], asked[0]["optimizations"]) == ([64], [[], ["channels_last"], ["fused_qkv"]])
+    assert (asked[0]["spin_count"], asked[0]["path"]) == ("1000", os.environ["PATH"])
     assert "fused_qkv: cannot fuse" in out
     assert out.splitlines()[1].split() == ["none", "64", "1", "11.00", "3.00", "50%", "300"]
 
@@ -94,7 +98,7 @@ def test_bad_arguments_are_named(
 def test_a_machine_without_torch_is_told_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_: Any) -> dict[str, Any]:
+    def fail(*_: Any, **__: Any) -> dict[str, Any]:
         raise ChildFailed("ModuleNotFoundError: No module named 'torch'")
 
     monkeypatch.setattr(command, "run_module", fail)

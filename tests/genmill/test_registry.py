@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from genmill.errors import InvalidRequest, SettingsInvalid, UnknownModel
 from genmill.input_limits import Limits
 from genmill.inputs import ImageInput, TextInput
-from genmill.registry import ModelSpec, Registry, load_registry
+from genmill.registry import BUILTIN_MODELS, ModelSpec, Registry, load_registry
 
 REGISTRY = load_registry()
 
@@ -89,6 +90,37 @@ def test_a_broken_models_file_stops_the_start_with_its_faults(tmp_path: Path) ->
     assert "kind" in caught.value.detail
     with pytest.raises(SettingsInvalid, match="nowhere"):
         load_registry(tmp_path / "nowhere.toml")
+
+
+def test_a_copy_of_the_shipped_file_serves_the_shipped_models(tmp_path: Path) -> None:
+    path = tmp_path / "models.toml"
+    path.write_text(BUILTIN_MODELS.read_text())
+    assert load_registry(path) == REGISTRY
+    assert all(Path(spec.source).is_dir() for spec in load_registry(path).models)
+
+
+def test_a_folder_beside_the_file_goes_before_a_shipped_one(tmp_path: Path) -> None:
+    path = tmp_path / "models.toml"
+    path.write_text(BUILTIN_MODELS.read_text())
+    (tmp_path / "captions").mkdir()
+    assert load_registry(path).get("captions").source == str(tmp_path / "captions")
+    assert load_registry(path).get("shapes").source == REGISTRY.get("shapes").source
+
+
+def test_sources_that_are_nowhere_are_refused_at_once_with_every_other_fault(tmp_path: Path) -> None:
+    path = tmp_path / "models.toml"
+    sources = {"one": "captionz", "two": "", "three": "somebody/captions", "four": "./later", "five": "none"}
+    entries = [f'[[models]]\nname = "{name}"\nkind = "text"\nsource = "{at}"\n' for name, at in sources.items()]
+    path.write_text("".join(entries))
+    with pytest.raises(SettingsInvalid) as caught:
+        load_registry(path)
+    detail = caught.value.detail
+    assert detail.startswith(f"models file {path}: model one: source must be a folder in {tmp_path} or ")
+    assert re.findall(r"model (\w+): .*?got ('\w*')", detail) == [("one", "'captionz'"), ("two", "''")]
+
+    path.write_text("".join(entries) + "max_batch = 0\n")
+    with pytest.raises(SettingsInvalid, match=r"max_batch.*captionz"):
+        load_registry(path)
 
 
 def test_names_used_twice_are_refused() -> None:

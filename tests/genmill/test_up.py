@@ -20,19 +20,19 @@ from genmill.settings import Durability, load_settings
 from genmill.up.fleet import find_procfile
 from genmill.up.folder import DataFolder, FolderInUse, UpFailed
 from genmill.up.ports import is_free, pick_port, why_not
-from genmill.up.run import UpOptions, child_environment, decide, greeting, run_up
+from genmill.up.run import UpOptions, child_environment, decide, greeting, link_warning, run_up
 from genmill.up.valkey import EmbeddedValkey
 from tests.fleet import eventually, free_port
 
 API = """
-import http.server, os
+import http.server, os  # on loopback, whatever the host
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
     def log_message(self, *_):
         pass
-http.server.HTTPServer((os.environ["GENMILL_HOST"], int(os.environ["GENMILL_PORT"])), Handler).serve_forever()
+http.server.HTTPServer(("127.0.0.1", int(os.environ["GENMILL_PORT"])), Handler).serve_forever()
 """
 
 WORKER = """
@@ -57,6 +57,9 @@ try:
 except run.UpFailed as err:
     sys.exit(err.detail)
 """
+
+
+EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - what is warned of
 
 
 class Run:
@@ -304,6 +307,22 @@ def test_the_greeting_tells_how_to_submit_and_make_keys(tmp_path: Path) -> None:
     assert "http://127.0.0.1:9003/openapi.json" in text
     assert "--url http://127.0.0.1:9003" in text
     assert "genmill keys create" in text
+
+
+def test_links_that_lead_nowhere_are_warned_of(start: Callable[..., Run]) -> None:
+    run = start(GENMILL_HOST=EVERY_ADDRESS)
+    run.says(f"warning: links will begin with http://{EVERY_ADDRESS}:{run.port}; set GENMILL_PUBLIC_URL")
+    run.says(f"genmill listens at http://127.0.0.1:{run.port} ")
+
+
+def test_the_greeting_names_what_this_machine_can_call(bare_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings = load_settings(host=EVERY_ADDRESS, port=9003)
+    assert "--url http://127.0.0.1:9003" in "\n".join(greeting(settings, DataFolder(tmp_path)))
+
+    bare_environment.setenv("GENMILL_PUBLIC_URL", "https://mill.example")
+    told = load_settings(host=EVERY_ADDRESS, port=9003)
+    assert link_warning(told) == link_warning(load_settings(host="192.0.2.1")) == []
+    assert "--url https://mill.example" in "\n".join(greeting(told, DataFolder(tmp_path)))
 
 
 def test_what_is_wrong_with_the_environment_is_told_before_anything_starts(

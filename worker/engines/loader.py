@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
+from genmill.errors import ModelUnavailable
+from genmill.model_sources import NO_FILES
 from genmill.registry import ModelKind
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ def find_device(device: str | None = None) -> Device:
 
 def load_engine(spec: ModelSpec, *, device: str | None = None) -> Engine:
     """The engine for the model, weights in memory. Raises ModelUnavailable."""
+    if spec.source == NO_FILES:
+        raise ModelUnavailable(f"model {spec.name}: source is {NO_FILES!r}, and this worker's engines load files")
     match spec.kind:
         case ModelKind.IMAGE:
             from worker.engines.images import load_image_engine  # noqa: PLC0415  # heavy

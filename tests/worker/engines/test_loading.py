@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from genmill.errors import ModelUnavailable
+from genmill.model_sources import NO_FILES
 from genmill.registry import ModelKind, ModelSpec
 from tests.worker.engines import tiny, tiny_text
 from tests.worker.engines.runs import end_of, image_job, together
@@ -41,3 +42,9 @@ def test_a_model_that_is_not_there_is_unavailable(kind: ModelKind, tmp_path: Pat
 def test_the_loader_imports_nothing_heavy() -> None:
     code = "import sys, worker.engines.loader; sys.exit(int('torch' in sys.modules or 'diffusers' in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("kind", list(ModelKind))
+def test_a_model_without_files_is_for_a_worker_with_an_engine_of_its_own(kind: ModelKind) -> None:
+    with pytest.raises(ModelUnavailable, match="model bare: source is 'none'"):
+        load_engine(ModelSpec(name="bare", kind=kind, source=NO_FILES), device="cpu")
