@@ -7,6 +7,9 @@ import tempfile
 from pathlib import Path
 
 
+_UNFINISHED = ".tmp-"
+
+
 def write_durably(path: Path, body: bytes) -> None:
     """Readers see the old file or the new one; after the return the new one survives a power cut."""
     write_whole(path, body)
@@ -15,7 +18,7 @@ def write_durably(path: Path, body: bytes) -> None:
 
 def write_whole(path: Path, body: bytes) -> None:
     """The same, but for the name, which survives once the folder is synced."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(body)
@@ -34,3 +37,9 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Removes what a kill left of writes. Nobody may be writing there meanwhile."""
+    for path in folder.glob(f"{_UNFINISHED}*"):
+        path.unlink(missing_ok=True)

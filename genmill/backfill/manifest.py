@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from genmill.durable_files import clear_unfinished
 from genmill.errors import GenmillError
 from genmill.jobs import JobState
 
@@ -40,6 +41,7 @@ class Manifest:
         try:
             self._lock()
             self._read(source)
+            clear_unfinished(folder)
         except BaseException:
             self._file.close()
             raise

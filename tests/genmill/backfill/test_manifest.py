@@ -68,3 +68,15 @@ def test_one_run_at_a_time_and_one_source_a_folder(tmp_path: Path, source: Path)
     source.write_text("other lines\n")
     with pytest.raises(FolderTaken, match="has changed since"):
         Manifest(tmp_path / "out", source)
+
+
+def test_what_a_kill_left_of_a_file_goes_with_the_next_run_of_the_same_source(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out"
+    with Manifest(out, source):
+        left = out / ".tmp-x1"
+        left.write_bytes(b"half")
+        with pytest.raises(FolderTaken):
+            Manifest(out, source)
+        assert left.exists()
+    with Manifest(out, source):
+        assert sorted(path.name for path in out.iterdir()) == ["manifest.jsonl"]
