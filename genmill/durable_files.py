@@ -6,7 +6,6 @@ import os
 import tempfile
 from pathlib import Path
 
-
 _UNFINISHED = ".tmp-"
 
 
