@@ -69,7 +69,7 @@ class NativeLines:
             raise InvalidRequest(barred.detail, faults=barred.faults)
 
     def _check_url(self, url: str) -> None:
-        net.check_url(url, self._services.settings, for_webhook=True)
+        net.check_webhook(url, self._services.settings)
 
     def _with_stored_images(self, job_input: ImageInput, place: Place) -> ImageInput:
         for role, given in job_input.images().items():

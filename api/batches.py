@@ -178,7 +178,7 @@ def _order(options: BatchOptions, tenant: str, metadata: Any) -> BatchOrder:
     """Raises UrlNotAllowed."""
     if options.webhook is not None:
         with desk.away():  # its host is looked up
-            net.check_url(options.webhook, services().settings, for_webhook=True)
+            net.check_webhook(options.webhook, services().settings)
     return BatchOrder(
         tenant, options.expires_in_s, metadata=metadata, is_rerun=options.rerun, webhook=options.webhook,
         mark=options.priority.value,

@@ -14,11 +14,12 @@ from genmill.registry import summary
 @contextmanager
 def renamed(names: Mapping[str, str]) -> Iterator[None]:
     """Raises every InvalidRequest of the block with its pointers changed by `names`: native pointer, or the start of
-    one, to the dialect's. The longest that fits holds; the name that a detail begins with changes too."""
+    one, to the dialect's. The longest that fits holds; the name that a detail begins with changes too. Faults that are
+    the same by then, as of a width and a height that are both the `size`, are told once."""
     try:
         yield
     except InvalidRequest as err:
-        faults = tuple(_renamed(fault, names) for fault in err.faults)
+        faults = tuple(dict.fromkeys(_renamed(fault, names) for fault in err.faults))
         raise type(err)(summary(faults) if faults else err.detail, faults=faults) from None
 
 

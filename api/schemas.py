@@ -122,6 +122,7 @@ _JOB = {
     },
     "input": _FREE,
     "depends_on": {"type": "array", "items": _TEXT},
+    "reproducible": {"type": "boolean"},
     "outputs": {"type": "array", "items": _OUTPUT},
     "receipt": {"type": ["object", "null"], "additionalProperties": True},
     "error": {"anyOf": [_object({"code": _TEXT, "message": _TEXT}), {"type": "null"}]},

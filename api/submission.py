@@ -164,7 +164,7 @@ def _checked(
     try:
         body = JobBody.model_validate(raw)
     except ValidationError as err:
-        raise invalid_request(err, prefix="") from None
+        raise invalid_request(err, "", JobBody.model_fields) from None
     spec = services.registry.get(body.model)
     filled, references = take_out(body.input)
     job_input = spec.parse_input(filled)
@@ -173,7 +173,7 @@ def _checked(
     check_preview(body, spec, job_input)
     if body.webhook is not None:
         with desk.away():  # its host is looked up
-            net.check_url(body.webhook, services.settings, for_webhook=True)
+            net.check_webhook(body.webhook, services.settings)
     job_id = new_job_id()
     job_input, images = _placed(job_input, f"inputs/{job_id}", references, tenant, services)
     request = JobRequest(

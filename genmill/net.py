@@ -30,6 +30,9 @@ PORTS = frozenset({80, 443, 8080, 8443})
 MAX_URL_CHARS = 2048
 CONNECT_S = 5.0
 
+_WEBHOOK = "/webhook"
+"""The field that names the receiver."""
+
 _NAT64 = IPv6Network("64:ff9b::/96")
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 """All that is routed; outside lie site-local, IPv4-compatible, local NAT64 and segment routing addresses."""
@@ -54,18 +57,16 @@ class UrlNotAllowed(InvalidRequest):
     code = "url_not_allowed"
 
 
-def check_url(url: str, settings: Settings, *, for_webhook: bool) -> None:
+def check_webhook(url: str, settings: Settings) -> None:
     """Submit-time check. Raises UrlNotAllowed naming the rule. A resolver that does not answer is no fault of the
     request: the call itself checks again."""
-    pointer = "/webhook" if for_webhook else "/input/init_image"
-    parsed = _checked_shape(url, settings, pointer, is_http_fine=not for_webhook)
+    parsed = _checked_shape(url, settings, _WEBHOOK, is_http_fine=False)
     try:
-        _addresses(parsed, settings, pointer)
+        _addresses(parsed, settings, _WEBHOOK)
     except _Unresolved as err:
         if err.is_final:
-            raise _fault(
-                pointer, f"the host {parsed.host!r} does not resolve", "a host that resolves", parsed.host
-            ) from None
+            detail = f"the host {parsed.host!r} does not resolve"
+            raise _fault(_WEBHOOK, detail, "a host that resolves", parsed.host) from None
 
 
 def fetch(
@@ -88,9 +89,9 @@ def fetch(
 def post(url: str, body: bytes, headers: Mapping[str, str], settings: Settings) -> PostReply:
     """Send these bytes once. Any answer is a PostReply, also 3xx to 5xx; no answer raises DeliveryFailed, an
     address that is not allowed UrlNotAllowed."""
-    parsed = _checked_shape(url, settings, "/webhook", is_http_fine=False)
+    parsed = _checked_shape(url, settings, _WEBHOOK, is_http_fine=False)
     try:
-        with _answer("POST", parsed, settings, "/webhook", settings.callback_timeout_s, body, headers) as response:
+        with _answer("POST", parsed, settings, _WEBHOOK, settings.callback_timeout_s, body, headers) as response:
             return PostReply(response.status, _retry_after_s(dict(_lower(response.headers)).get("retry-after")))
     except _Unresolved:
         raise DeliveryFailed(f"the host {parsed.host!r} does not resolve") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from functools import cached_property
 from math import prod
@@ -22,6 +22,7 @@ from genmill.extras import (
     task_faults,
     with_loras,
 )
+from genmill.fault_words import in_words
 from genmill.input_limits import Limits, image_faults, size_faults, text_faults
 from genmill.inputs import USUAL_FPS, ImageInput, JobInput, TextInput
 from genmill.model_sources import place_sources
@@ -149,7 +150,8 @@ class ModelSpec(BaseModel):
         try:
             parsed = self.input_class.model_validate(filled)
         except ValidationError as err:
-            raise invalid_request(err, prefix="/input") from None
+            names = [name for name in self.input_class.model_fields if name != "kind"]
+            raise invalid_request(err, "/input", names) from None
         if faults := tuple(self._limit_faults(parsed)):
             raise InvalidRequest(summary(faults), faults=faults)
         return parsed
@@ -236,18 +238,18 @@ def _file_invalid(path: Path, faults: tuple[FieldFault, ...]) -> SettingsInvalid
     return SettingsInvalid(f"models file {path}: {summary(faults)}")
 
 
-def field_faults(err: ValidationError, prefix: str) -> tuple[FieldFault, ...]:
-    """Pydantic's errors as faults with JSON pointers; values are shortened and never include secrets."""
+def field_faults(err: ValidationError, prefix: str, fields: Collection[str] = ()) -> tuple[FieldFault, ...]:
+    """Pydantic's errors as faults with JSON pointers; values are shortened and never include secrets. `fields`: those
+    of the outermost object, to be told to whoever gives another."""
     faults = []
     for item in err.errors(include_url=False):
         parts = [str(part) for part in item["loc"]]
         pointer = prefix + "".join(f"/{part}" for part in parts)
-        limit = ", ".join(f"{k}={v}" for k, v in item.get("ctx", {}).items() if k != "error") or None
+        told, limit = in_words(item, fields)
         value = None if item["type"] == "missing" or isinstance(item["input"], dict) else repr(item["input"])[:80]
         name = f"{parts[-1]}: " if parts else ""
-        shown = "" if value is None else f", got {value}"
-        words = item["msg"].removeprefix("Value error, ")
-        faults.append(FieldFault(pointer or "/", f"{name}{words}{shown}", limit, value))
+        shown = "" if value is None or item["type"] == "extra_forbidden" else f", got {value}"
+        faults.append(FieldFault(pointer or "/", f"{name}{told}{shown}", limit, value))
     return tuple(faults)
 
 
@@ -255,6 +257,6 @@ def summary(faults: tuple[FieldFault, ...]) -> str:
     return "; ".join(fault.detail for fault in faults)
 
 
-def invalid_request(err: ValidationError, prefix: str) -> InvalidRequest:
-    faults = field_faults(err, prefix)
+def invalid_request(err: ValidationError, prefix: str, fields: Collection[str] = ()) -> InvalidRequest:
+    faults = field_faults(err, prefix, fields)
     return InvalidRequest(summary(faults), faults=faults)

@@ -9,19 +9,19 @@ import click
 
 from genmill import audit as log
 from genmill.cli.options import open_redis, with_data, with_json
-from genmill.cli.screen import Screen, table
+from genmill.cli.screen import Screen, moment, table
 
 
-@click.command()
+@click.command(short_help="Who changed keys, tenants and limits, newest first.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most entries.")
 @with_data
 @with_json
 def audit(limit: int, data: Path, screen: Screen) -> None:
-    """Changes of keys, tenants and limits, newest first: who, when, from where, before and after."""
+    """Changes of keys, tenants and limits, newest first: who, when (UTC), from where, before and after."""
     with open_redis(data) as redis:
         found = log.entries(redis, limit)
     rows = [
-        [one.at, one.who, one.where, one.action, one.target, json.dumps(one.before), json.dumps(one.after)]
+        [moment(one.at), one.who, one.where, one.action, one.target, json.dumps(one.before), json.dumps(one.after)]
         for one in found
     ]
     columns = ("at", "who", "from", "action", "of", "before", "after")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from genmill.keys import JobClass
 MOST_SHOWN = 20
 """Failed lines that are told one by one; all stand in the manifest."""
 SPOOL = "input.jsonl"
+LINE_EVERY_S = 10.0
+"""How often a run without a terminal tells how far it is."""
 
 
-@click.command()
+@click.command(short_help="Run the lines of a file as one batch, into a folder.")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path, file_okay=False),
@@ -93,18 +96,23 @@ def summary(batch: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
 
 
 class Bar:
-    """Done, failed, rate and time left, on stderr; the first failed lines beside it."""
+    """Done, failed, rate and time left, on stderr, as a line every ten seconds where that is no terminal; the first
+    failed lines beside it."""
 
-    def __init__(self, screen: Screen, bar: Progress | None) -> None:
+    def __init__(self, screen: Screen, bar: Progress | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._screen, self._bar, self._shown = screen, bar, 0
+        self._clock, self._next_line_at = clock, clock() + LINE_EVERY_S
         self._line = bar.add_task("hands the lines in", total=None) if bar else None
 
     def progress(self, batch: dict[str, Any], manifest: Manifest) -> None:
-        if self._bar is None or self._line is None:
-            return
         total = batch["counts"]["total"] + batch["counts"]["skipped"]
         done = manifest.ends["succeeded"] + manifest.failed
-        self._bar.update(self._line, description=_status(batch, manifest.failed), completed=done, total=total)
+        told = _status(batch, manifest.failed)
+        if self._bar is not None and self._line is not None:
+            self._bar.update(self._line, description=told, completed=done, total=total)
+        elif not self._screen.is_json and self._clock() >= self._next_line_at:
+            self._next_line_at = self._clock() + LINE_EVERY_S
+            self._screen.say(f"{done} of {total} done, {told}")
 
     def failure(self, result: dict[str, Any]) -> None:
         self._shown += 1

@@ -14,7 +14,7 @@ from rich.text import Text
 from genmill.batches import BatchState
 from genmill.cli.deliveries import deliveries_table, redelivery_line
 from genmill.cli.options import open_client, with_client, with_json
-from genmill.cli.screen import Exit, Screen, table
+from genmill.cli.screen import Exit, Screen, moment, table
 from genmill.client import BatchHandle, Client
 from genmill.errors import NotFound
 
@@ -43,10 +43,10 @@ def batches() -> None:
 @with_client
 @with_json
 def list_batches(limit: int, url: str | None, api_key: str | None, screen: Screen) -> None:
-    """Your batches, newest first."""
+    """Your batches, newest first. Times are UTC; `show` has all counts, and the rate."""
     with open_client(url, api_key) as client:
         found = client.batches.list(limit=limit)
-    columns = ("id", "state", "total", "succeeded", "failed", "canceled", "waiting", "running", "created")
+    columns = ("id", "state", "lines", "done", "failed", "created")
     rows = [_row(batch) for batch in found]
     screen.show([batch.data for batch in found], lambda: table(*columns, rows=rows) if rows else "no batches")
 
@@ -143,9 +143,11 @@ def _result_row(result: Mapping[str, Any]) -> list[str | Text]:
 
 
 def _row(batch: BatchHandle) -> list[str | Text]:
-    names = ("total", "succeeded", "failed", "canceled", "waiting", "running")
-    counts = [str(batch.counts[name]) for name in names]
-    return [batch.id, _state(batch.state), *counts, str(batch.data["created_at"])]
+    """`done` is what has ended, however it did."""
+    counts = batch.counts
+    done = sum(counts[name] for name in ("succeeded", "failed", "canceled"))
+    shown = [str(number) for number in (counts["total"], done, counts["failed"])]
+    return [batch.id, _state(batch.state), *shown, moment(str(batch.data["created_at"]))]
 
 
 def _details(batch: BatchHandle) -> RenderableType:

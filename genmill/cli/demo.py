@@ -10,7 +10,7 @@ from genmill.cli.options import with_json
 from genmill.cli.screen import Exit, Screen
 
 
-@click.command()
+@click.command(short_help="Run 56 real jobs and compare with plain pipeline calls.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo"), show_default=True,
     help="Folder for contact-sheet.png, report.json and up.log.",

@@ -12,7 +12,7 @@ from genmill.doctor import examine
 from genmill.registry import load_registry
 
 
-@click.command()
+@click.command(short_help="Look for leaked slots, lost jobs and unsafe settings.")
 @click.option("--fix", "mend", is_flag=True, help="Mend what can be mended.")
 @with_data
 @with_json

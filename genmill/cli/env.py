@@ -12,7 +12,7 @@ from genmill.cli.screen import Screen
 from genmill.environment import SHARED, WORKER_THREADS, as_environment, rq_environment
 
 
-@click.command("env")
+@click.command("env", short_help="Variables of the fleet that runs here, for RQ's commands.")
 @with_data
 @with_json
 def show_env(data: Path, screen: Screen) -> None:

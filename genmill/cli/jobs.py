@@ -35,7 +35,7 @@ CANCEL_ANSWERS = {
 }
 
 
-@click.group()
+@click.group(short_help="List, show, watch and cancel jobs, and their webhooks.")
 def jobs() -> None:
     """List, show, watch and cancel jobs, and send their webhooks again."""
 
@@ -183,7 +183,8 @@ def waiting_text(waiting: Mapping[str, Any] | None) -> str:
 def _row(job: JobHandle) -> list[str | Text]:
     view = job.data
     waited, ran = _seconds(view["timings"]["queued_s"]), _seconds(view["timings"]["run_s"])
-    return [job.id, _state(job.state), view["model"], view["priority"], waited, ran, _prompt(view)[:60]]
+    prompt = Text(_prompt(view)[:60], no_wrap=True, overflow="ellipsis")
+    return [job.id, _state(job.state), view["model"], view["priority"], waited, ran, prompt]
 
 
 def _prompt(view: Mapping[str, Any]) -> str:

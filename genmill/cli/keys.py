@@ -10,7 +10,7 @@ import click
 from genmill import api_keys
 from genmill.api_keys import ApiKey, Scope
 from genmill.cli.options import open_client, open_redis, operator_settings, with_client, with_data, with_json
-from genmill.cli.screen import Screen, table
+from genmill.cli.screen import Screen, moment, table
 from genmill.cli.values import seconds
 from genmill.links import Links
 from genmill.tenants import check_name
@@ -46,7 +46,7 @@ def create_key(
 @with_data
 @with_json
 def list_keys(data: Path, screen: Screen) -> None:
-    """All keys, oldest first."""
+    """All keys, oldest first. Times are UTC."""
     with open_redis(data) as redis:
         found = api_keys.list_keys(redis)
     columns = ("id", "tenant", "name", "scopes", "created", "expires", "last used")
@@ -97,5 +97,5 @@ def webhook_secret(tenant: str | None, data: Path, url: str | None, api_key: str
 
 
 def _row(key: ApiKey) -> list[str]:
-    times = [key.created_at, key.expires_at or "never", key.last_used_at or "never"]
+    times = [moment(time or "never") for time in (key.created_at, key.expires_at, key.last_used_at)]
     return [key.key_id, key.tenant, key.name, " ".join(key.scopes), *times]

@@ -17,9 +17,13 @@ def limits() -> None:
     """See and change limits and weights. Needs GENMILL_REDIS_URL or the data folder of `genmill up`.
 
     \b
-    all, class:p3, model:shapes, tenant:acme, tenant:*, tc:acme:p3, host:example.org   most jobs that run at once
-    reserve:p0                                                                      of `all`, kept for a class
-    weight:acme                                                                     share of GPU time, 1 by default
+    all, class:p3, class:callbacks, model:shapes   most jobs that run at once; * stands for any
+    tenant:acme, tc:acme:p3, host:example.org      model, tenant or host, each on its own: tenant:*
+    reserve:p0     of `all`, kept for a class
+    weight:acme    a tenant's share of GPU time, 1 by default
+    queued:acme    most jobs of a tenant that wait
+    rate:acme      most submissions of a tenant a minute
+    budget:acme    most GPU-seconds of a tenant a day
     """
 
 
@@ -61,10 +65,6 @@ def unset_limits(scopes: Sequence[str], data: Path, screen: Screen) -> None:
     with open_store(data) as store:
         gone = store.limits.unset(scopes)
     screen.show({"unset": gone}, lambda: f"{gone} of {len(scopes)} were set and are not any more")
-
-
-def _shown(live: int | None) -> str:
-    return "" if live is None else f"{live}"
 
 
 def _parsed(text: str) -> tuple[str, float]:

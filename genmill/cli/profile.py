@@ -46,7 +46,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic in click
         return numbers
 
 
-@click.command()
+@click.command(short_help="Measure a model: speed and memory by batch and size.")
 @click.argument("model")
 @click.option("--batches", type=Numbers(), help="Batch sizes, such as 1,2,4; default: powers of two that it may have.")
 @click.option("--sizes", type=Numbers(), help="Edges in pixels, or tokens of a prompt; default: the model's own.")

@@ -60,14 +60,23 @@ class Screen:
         self.err.print(line, style=style, markup=False, soft_wrap=True)
 
 
+UNBROKEN = frozenset({"id", "state", "at", "day"})
+"""Columns whose cells are copied or looked up: however narrow the terminal, they stay whole and the others shrink."""
+
+
 def table(*columns: str, rows: Sequence[Sequence[str | Text]]) -> Table:
     """Plain cells are never read as markup."""
-    grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False, collapse_padding=True)
     for column in columns:
-        grid.add_column(column, overflow="fold")
+        grid.add_column(column, overflow="fold", no_wrap=column in UNBROKEN)
     for row in rows:
         grid.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return grid
+
+
+def moment(iso: str) -> str:
+    """A time of the API to the minute, UTC as there: `2026-11-30 21:31`."""
+    return iso[:16].replace("T", " ")
 
 
 def report(error: Exception, is_json: bool) -> Exit:

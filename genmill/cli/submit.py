@@ -18,10 +18,11 @@ from genmill.cli.options import open_client, with_client, with_json
 from genmill.cli.screen import Exit, Screen
 from genmill.cli.streaming import show_events
 from genmill.cli.watching import exit_code, watch
-from genmill.client import JobHandle
+from genmill.client import Client, JobHandle
 from genmill.inputs import SchedulerName
 from genmill.jobs import JobState
 from genmill.keys import JobClass
+from genmill.registry import ModelKind
 
 FIELDS = {
     "negative": "negative_prompt", "images": "num_images", "frames": "num_frames", "init": "init_image",
@@ -85,7 +86,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-@click.command()
+@click.command(short_help="Submit a job, and wait for its outputs where asked.")
 @click.argument("model")
 @click.argument("prompt")
 @click.option("--negative", help="What the image should not show.")
@@ -149,6 +150,7 @@ def submit(  # noqa: PLR0913 - one parameter for each option
     """
     asked = build_input(sys.stdin.read().rstrip("\n") if prompt == "-" else prompt, fields, more or {})
     with open_client(url, api_key) as client:
+        check_output(output, model, client)
         job = client.submit(
             model, asked, priority=priority, webhook=webhook, ttl_s=ttl_s, deadline_s=deadline_s,
             best_effort=best_effort, reproducible=reproducible, stream=stream, preview=preview,
@@ -182,6 +184,23 @@ def _check_file(image: str | None, option: str) -> None:
         raise click.BadParameter(f"there is no file {image}", param_hint=option)
 
 
+def check_output(output: Path | None, model: str, client: Client) -> None:
+    """Raises click.BadParameter for a name whose suffix is no format that pictures are written in, where the model
+    makes pictures. A text is written under any name."""
+    if output is None or not output.suffix or format_of(output):
+        return
+    kinds = {name: found["kind"] for found in client.models() for name in (found["id"], *found["aliases"])}
+    if kinds.get(model) == ModelKind.IMAGE:
+        detail = f"no picture is written as {output.suffix}: name it .png, .jpg, .webp or .gif"
+        raise click.BadParameter(detail, param_hint="--output")
+
+
+def format_of(path: Path) -> str | None:
+    """Pillow's name of the format that a file's suffix asks for; None where it writes no such format."""
+    found = Image.registered_extensions().get(path.suffix.lower())
+    return found if found in Image.SAVE else None
+
+
 def write_outputs(job: JobHandle, output: Path) -> list[Path]:
     """The text, the image or the video at `output`; several images beside it, numbered."""
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -196,10 +215,10 @@ def write_outputs(job: JobHandle, output: Path) -> list[Path]:
 
 
 def in_format_of(path: Path, body: bytes, content_type: str | None) -> bytes:
-    """An image or a video in the format that the name's suffix asks for; as it is for any other suffix. Raises
+    """An image or a video in the format that the name's suffix asks for; as it is without one. Raises
     click.BadParameter for a video where that format holds none."""
-    wanted = Image.registered_extensions().get(path.suffix.lower())
-    if wanted is None or wanted not in Image.SAVE or Image.MIME.get(wanted) == content_type:
+    wanted = format_of(path)
+    if wanted is None or Image.MIME.get(wanted) == content_type:
         return body
     image, buffer = Image.open(io.BytesIO(body)), io.BytesIO()
     is_video = getattr(image, "n_frames", 1) > 1

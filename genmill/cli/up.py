@@ -10,7 +10,7 @@ import click
 from genmill.up.folder import DEFAULT_DATA, UpFailed
 
 
-@click.command()
+@click.command(short_help="Run all on this machine: Valkey, API, workers, scheduler.")
 @click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT_DATA, show_default=True,
     help="Folder for the queue, the outputs and the secret key; a later run goes on with it.",

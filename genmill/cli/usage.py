@@ -14,7 +14,7 @@ from genmill.tenants import check_name
 from genmill.usage import COLUMNS, period, usage_csv, usage_view
 
 
-@click.command()
+@click.command(short_help="Jobs, GPU-seconds and bytes of outputs by day and tenant.")
 @click.option("--from", "first", type=day, help="First day, UTC.  [default: 29 days before the last]")
 @click.option("--to", "last", type=day, help="Last day, UTC.  [default: today]")
 @click.option("--tenant", help="Only this one.")

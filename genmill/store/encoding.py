@@ -169,11 +169,14 @@ def dependency_unusable(unmet: Unmet, request: JobRequest) -> DependencyUnusable
     pointer = request.depends_on.get(unmet.job_id, "/depends_on")
     match unmet.what:
         case "ended":
-            detail, limit = f"{unmet.detail}; what depends on it would never run", "a job that may still succeed"
+            limit = "a job that may still succeed"
+            detail = f"{unmet.detail}; what depends on it would never run: name {limit}"
         case "full":
-            detail, limit = f"{unmet.detail} jobs wait for job:{unmet.job_id}", f"fewer than {unmet.detail} jobs"
+            limit = f"fewer than {unmet.detail} jobs"
+            detail = f"{unmet.detail} jobs wait for job:{unmet.job_id}; it takes one more while {limit} do"
         case _:
-            detail, limit = f"there is no job {unmet.job_id}, or its result has expired", "a job of yours"
+            limit = "a job of yours"
+            detail = f"{unmet.job_id} is not {limit}, or its result has expired"
     return DependencyUnusable(detail, faults=(FieldFault(pointer, detail, limit, unmet.job_id),))
 
 

@@ -141,9 +141,13 @@ def test_jobs_of_others_are_as_unknown_as_those_that_never_were(
 BAD_INPUTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "a place that takes none": ({"prompt": "x", "steps": ("text", "text")}, "/input/steps", "prompt, negative_prompt"),
     "no job": ({"prompt": {"from": "file:1", "path": "text"}}, "/input/prompt/from", "job:"),
-    "no path": ({"prompt": {"from": "job:1"}}, "/input/prompt/path", "Field required"),
+    "no path": ({"prompt": {"from": "job:1"}}, "/input/prompt/path", "must be given"),
     "an unknown path": ({"prompt": ("text", "receipt/seed")}, "/input/prompt/path", "outputs"),
-    "more than a reference": ({"prompt": {"from": "job:1", "path": "text", "x": 1}}, "/input/prompt/x", "Extra"),
+    "more than a reference": (
+        {"prompt": {"from": "job:1", "path": "text", "x": 1}},
+        "/input/prompt/x",
+        "no such field",
+    ),
     "a picture for a text": ({"prompt": ("image", "text")}, "/input/prompt", "makes 1 image"),
     "a text for a picture": ({"prompt": "x", "init_image": ("text", "text")}, "/input/init_image", "makes a text"),
     "a path to nothing": ({"prompt": ("text", "outputs/0")}, "/input/prompt/path", "its path is text"),

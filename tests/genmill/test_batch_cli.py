@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.genmill.conftest import JOB_ID, Api, Run, view
 
 BATCH = "batch_01jq"
@@ -39,11 +41,23 @@ def test_list_has_a_row_for_each(api: Api, run: Run) -> None:
 
     assert code == 0
     first, second = out.splitlines()[1:]
-    assert first.split() == [BATCH, "in_progress", "9", "5", "1", "0", "2", "1", "2026-01-01T00:00Z"]
+    assert first.split() == [BATCH, "in_progress", "9", "6", "1", "2026-01-01", "00:00"]
     assert second.split()[:2] == ["batch_2", "expiring"]
     assert [one["id"] for one in json.loads(run("batches", "list", "--json")[1])] == [BATCH, "batch_2"]
     api.answers[("GET", "/v1/batches")] = {"data": [], "has_more": False}
     assert run("batches", "list")[1] == "no batches\n"
+
+
+def test_at_80_columns_a_batch_is_one_line(api: Api, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genmill.cli.screen.PIPE_WIDTH", 80)
+    found = [batch(id=f"batch_{'0' * 25}{n}", created_at="2026-11-30T21:31:07.123Z") for n in range(2)]
+    api.answers[("GET", "/v1/batches")] = {"data": found, "has_more": False}
+
+    lines = run("batches", "list")[1].splitlines()
+
+    assert len(lines) == 3
+    assert [line.split()[0] for line in lines[1:]] == [one["id"] for one in found]
+    assert all(line.rstrip().endswith("2026-11-30 21:31") and len(line) <= 80 for line in lines[1:])
 
 
 def test_show_tells_what_is_known(api: Api, run: Run) -> None:

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 from redis import Redis
 
@@ -24,6 +25,13 @@ from tests.fleet import free_port
 from tests.genmill.conftest import JOB_ID, PROMPT, Api, Run, view
 from worker.encoding import encoded
 from worker.engines.base import Video
+
+MODELS = {
+    "data": [
+        {"id": "shapes", "kind": "image", "aliases": ["pictures"]},
+        {"id": "captions", "kind": "text", "aliases": []},
+    ]
+}
 
 
 def test_submit_prints_the_id_and_sends_only_what_was_given(api: Api, run: Run) -> None:
@@ -71,7 +79,7 @@ def test_submit_waits_and_writes_the_image(api: Api, run: Run, tmp_path: Path) -
     assert path.read_bytes() == b"picture"
 
 
-@pytest.mark.parametrize(("name", "form"), [("c.jpg", "JPEG"), ("c.WEBP", "WEBP"), ("c.bin", "PNG"), ("c", "PNG")])
+@pytest.mark.parametrize(("name", "form"), [("c.jpg", "JPEG"), ("c.WEBP", "WEBP"), ("c", "PNG")])
 def test_the_suffix_tells_the_image_format(api: Api, run: Run, tmp_path: Path, name: str, form: str) -> None:
     buffer = io.BytesIO()
     Image.new("RGB", (8, 8), "red").save(buffer, "PNG")
@@ -81,6 +89,28 @@ def test_the_suffix_tells_the_image_format(api: Api, run: Run, tmp_path: Path, n
     assert run("submit", "shapes", PROMPT, "-o", str(tmp_path / name))[0] == 0
     with Image.open(tmp_path / name) as image:
         assert (image.format, image.size) == (form, (8, 8))
+
+
+def test_at_80_columns_a_job_is_one_line(api: Api, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genmill.cli.screen.PIPE_WIDTH", 80)
+    ids = ["0" * 25 + digit for digit in "12"]
+    api.answers[("GET", "/v1/jobs")] = {"data": [view(id=one) for one in ids], "has_more": False}
+
+    lines = run("jobs", "list")[1].splitlines()
+
+    assert [line.split()[:3] for line in lines[1:]] == [[one, "succeeded", "shapes"] for one in ids]
+    assert all(len(line) <= 80 and "a red" in line for line in lines[1:])
+
+
+def test_a_suffix_that_is_no_format_is_refused_before_anything_is_submitted(
+    api: Api, run: Run, tmp_path: Path
+) -> None:
+    api.answers[("GET", "/v1/models")] = MODELS
+    for model in ("shapes", "pictures"):
+        code, out, told = run("submit", model, PROMPT, "-o", str(tmp_path / "c.xyz"))
+        assert (code, out) == (Exit.USAGE, "")
+        assert "no picture is written as .xyz: name it .png, .jpg, .webp or .gif" in told
+    assert {method for method, *_ in api.sent} == {"GET"}
 
 
 @pytest.mark.parametrize(("name", "form"), [("v.webp", "WEBP"), ("v.gif", "GIF")])
@@ -119,6 +149,7 @@ def test_a_text_is_printed_or_written(api: Api, run: Run, tmp_path: Path) -> Non
     assert code == 0
     assert out.startswith(" circle on a blue background\n")
 
+    api.answers[("GET", "/v1/models")] = MODELS
     run("submit", "captions", "a red", "-o", str(tmp_path / "t.txt"))
     assert (tmp_path / "t.txt").read_text() == " circle on a blue background"
 
@@ -481,3 +512,9 @@ def test_watch_stream_of_pictures_ends_with_the_facts(api: Api, run: Run) -> Non
     code, out, _ = run("jobs", "watch", JOB_ID, "--stream")
 
     assert (code, out.splitlines()[0]) == (0, f"{JOB_ID} succeeded")
+
+
+def test_no_command_is_cut_in_the_help_at_80_columns() -> None:
+    told = CliRunner().invoke(cli, ["--help"], terminal_width=80).output.partition("Commands:")[2]
+    assert len(told.strip().splitlines()) == len(cli.commands)
+    assert "..." not in told

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,15 @@ from typing import Any
 import pytest
 import yaml
 from honcho.environ import parse_procfile
+from standardwebhooks import Webhook
 
+from api.schemas import SCHEMAS
+from api.submission import JobBody
 from bench import publish_api, publish_engine, publish_queue
 from genmill import keys
 from genmill.batches.states import TRANSITIONS as BATCH_TRANSITIONS
 from genmill.environment import WORKER_THREADS
-from genmill.jobs import TRANSITIONS
+from genmill.jobs import TRANSITIONS, JobState
 from genmill.registry import load_registry
 from genmill.settings import Settings
 
@@ -44,6 +49,39 @@ def test_the_example_of_a_models_file_is_one(tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text(example)
 
     assert load_registry(tmp_path / "models.toml").get("sdxl").max_batch == 8
+
+
+def named_in(marker: str) -> set[str]:
+    """The words in code style of the first cells of the table of docs/jobs.md that begins with this line."""
+    table = (ROOT / "docs" / "jobs.md").read_text().partition(marker)[2].partition("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    assert cells
+    return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+
+
+def test_the_page_of_jobs_has_every_field_state_and_reason() -> None:
+    job = SCHEMAS["Job"]["properties"]
+    assert named_in("<!-- fields of a submission -->") == set(JobBody.model_fields)
+    assert named_in("<!-- fields of a job -->") == set(job)
+    assert named_in("| `state` | meaning |") == set(JobState)
+    reasons = job["waiting_for"]["properties"]["reason"]["enum"]
+    assert named_in("| `reason` of `waiting_for` | what") == set(reasons)
+
+
+def test_the_receiver_of_the_page_of_webhooks_verifies() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "webhooks.md").read_text(), re.DOTALL)
+    secret = f"whsec_{b64encode(b'x' * 32).decode()}"
+    scope: dict[str, Any] = {"__name__": "receiver"}
+    exec(code.replace("whsec_...", secret), scope)  # noqa: S102 - the page's own example
+    body, now = '{"type": "job.succeeded", "data": {"id": "01jq"}}', datetime.now(UTC)
+    headers = {
+        "webhook-id": "cb_1",
+        "webhook-timestamp": f"{int(now.timestamp())}",
+        "webhook-signature": Webhook(secret).sign("cb_1", now, body),
+    }
+    client = scope["app"].test_client()
+    assert client.post("/", data=body, headers=headers).status_code == 204
+    assert client.post("/", data=body + " ", headers=headers).status_code == 401
 
 
 def test_every_redis_key_is_described_once() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from click.testing import CliRunner
 from redis import Redis
 
 from genmill.cli import cli, main
@@ -90,3 +92,14 @@ def test_a_limit_that_is_not_one_is_refused_and_nothing_stored(
     assert exit_code.value.code == 2
     assert repr(text) in capsys.readouterr().err
     assert redis.exists("gm:lim:set") == 0
+
+
+def test_the_help_names_every_kind_of_scope() -> None:
+    told = CliRunner().invoke(cli, ["limits", "--help"]).output
+    with pytest.raises(ValueError, match="there are") as caught:
+        check_limit("everything", 1)
+    kinds = {
+        part.partition(":")[0] for part in str(caught.value).partition("there are ")[2].partition(";")[0].split(", ")
+    }
+    assert len(kinds) == 11
+    assert all(re.search(rf"\b{kind}\b", told) for kind in kinds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -140,6 +141,27 @@ def test_audit_shows_what_was_done_here(run: Run) -> None:
     assert {entry["who"] for entry in log} == {"cli"}
     assert len(shown(run, "audit", "--limit", "1")) == 1
     assert "tenant.change" in run("audit")[1]
+
+
+def test_at_80_columns_ids_days_and_times_stay_whole(
+    run: Run,
+    store: Store,
+    submit: Submit,  # noqa: F811
+    shapes: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("genmill.cli.screen.PIPE_WIDTH", 80)
+    key = run("keys", "create", "acme", "--name", "the pictures of the shop", "--scope", "submit")[1].strip()
+    submit("acme")
+    settle_all(store, shapes, Outcome.FINISHED, result=RESULT, gpu_ms=500)
+    today, this_minute = datetime.now(UTC).strftime("%Y-%m-%d"), r"\d{4}-\d\d-\d\d \d\d:\d\d"
+
+    shown = {name: run(*name.split())[1] for name in ("keys list", "audit", "usage")}
+
+    assert all(len(line) <= 80 for text in shown.values() for line in text.splitlines())
+    assert re.search(rf"^{api_keys.key_id_of(key)} +acme ", shown["keys list"], re.MULTILINE)
+    assert re.search(rf"^{this_minute} ", shown["audit"], re.MULTILINE)
+    assert re.search(rf"^{today} +acme +1 ", shown["usage"], re.MULTILINE)
 
 
 def test_values() -> None:

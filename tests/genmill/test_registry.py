@@ -49,7 +49,7 @@ def test_a_seed_is_drawn_once_and_kept() -> None:
         ({"guidance": 31.0}, "/input/guidance", "0..20.0", "31.0"),
         ({"num_images": 5}, "/input/num_images", "1..4", "5"),
         ({"prompt": "x" * 2001}, "/input/prompt", "2000 characters", "2001 characters"),
-        ({"seed": -1}, "/input/seed", "ge=0", "-1"),
+        ({"seed": -1}, "/input/seed", "0", "-1"),
         ({"init_image": "k", "strength": 0.01}, "/input/strength", ">= 1/20", "0.01"),
     ],
 )
@@ -60,6 +60,15 @@ def test_a_wrong_image_input_names_field_limit_and_value(
         REGISTRY.get("shapes").parse_input({"prompt": "x", **raw})
     (fault,) = caught.value.faults
     assert (fault.pointer, fault.limit, fault.value) == (pointer, limit, value)
+
+
+def test_a_field_that_is_none_is_told_with_those_that_are() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        REGISTRY.get("captions").parse_input({"prompt": "x", "steps": 4})
+    (fault,) = caught.value.faults
+    assert (fault.pointer, fault.value) == ("/input/steps", "4")
+    assert fault.detail == f"steps: there is no such field; there are {fault.limit}"
+    assert {"prompt", "max_tokens"} < set(str(fault.limit).split(", "))
 
 
 def test_text_wants_one_source() -> None:

@@ -37,11 +37,11 @@ def test_the_docs_tell_every_rule() -> None:
 
 # path, body, pointer, words of the detail
 BAD: dict[str, tuple[str, dict[str, Any], str, str]] = {
-    "no prompt": (IMAGES, {}, "/prompt", "required"),
+    "no prompt": (IMAGES, {}, "/prompt", "must be given"),
     "size a word": (IMAGES, {**CIRCLE, "size": "large"}, "/size", "WxH in pixels or auto, got 'large'"),
     "size too large": (IMAGES, {**CIRCLE, "size": "4096x64"}, "/size", "size must be between 64 and 128, got 4096"),
     "too many": (IMAGES, {**CIRCLE, "n": 9}, "/n", "n must be between 1 and 4, got 9"),
-    "none": (IMAGES, {**CIRCLE, "n": 0}, "/n", "greater than or equal to 1"),
+    "none": (IMAGES, {**CIRCLE, "n": 0}, "/n", "must be at least 1, got 0"),
     "format": (IMAGES, {**CIRCLE, "response_format": "jpeg"}, "/response_format", "'url' or 'b64_json'"),
     "transparent": (IMAGES, {**CIRCLE, "background": "transparent"}, "/background", "'auto' or 'opaque'"),
     "steps": (IMAGES, {**CIRCLE, "steps": 0}, "/steps", "steps must be between 1 and 100"),
@@ -49,7 +49,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "priority": (IMAGES, {**CIRCLE, "priority": "p9"}, "/priority", "'p0'"),
     "text model": (IMAGES, {**CIRCLE, "model": "captions"}, "/model", "models for image: shapes"),
     "unknown model": (IMAGES, {**CIRCLE, "model": "gpt-image-1"}, "/model", "no model 'gpt-image-1'"),
-    "depends on nothing": (IMAGES, {**CIRCLE, "depends_on": ["nope"]}, "/depends_on/0", "there is no job nope"),
+    "depends on nothing": (IMAGES, {**CIRCLE, "depends_on": ["nope"]}, "/depends_on/0", "nope is not a job of yours"),
     "kind": (IMAGES, {**CIRCLE, "kind": "image"}, "/kind", "no parameter kind"),
     "nothing said": (CHAT, {"messages": []}, "/messages", "at least 1"),
     "role": (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "/messages/0/role", "'developer'"),
@@ -58,7 +58,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "length": (CHAT, {"messages": HELLO, "max_tokens": 99}, "/max_tokens", "max_tokens must be between 1 and 64"),
     "stops": (CHAT, {"messages": HELLO, "stop": list("abcde")}, "/stop", "between 0 and 4, got 5"),
     "long": (CHAT, {"messages": [{"role": "user", "content": "x" * 3000}]}, "/messages", "3000 characters"),
-    "tokens": (COMPLETIONS, {"prompt": [1, 2]}, "/prompt", "string"),
+    "tokens": (COMPLETIONS, {"prompt": [1, 2]}, "/prompt", "must be a text"),
     "prompts": (COMPLETIONS, {"prompt": ["a", "b"]}, "/prompt", "at most 1"),
     "suffix": (COMPLETIONS, {"prompt": "a", "suffix": "b"}, "/suffix", "suffix is not served here"),
 }
@@ -73,6 +73,13 @@ def test_bad_bodies_name_the_field_of_the_dialect(case: str, alice: Caller, redi
     assert words in answer.json["error"]["message"]
     assert not redis.keys("rq:job:*")
     assert not redis.keys("gm:held:*")
+
+
+def test_a_fault_of_width_and_height_is_one_of_the_size(alice: Caller) -> None:
+    answer = alice("POST", IMAGES, json={**CIRCLE, "size": "65x65"})
+    assert [fault["detail"] for fault in answer.json["errors"]] == ["size must be a multiple of 8, got 65"]
+    two = alice("POST", IMAGES, json={**CIRCLE, "size": "65x73"}).json["errors"]
+    assert [fault["value"] for fault in two] == ["65", "73"]
 
 
 def test_every_fault_is_named_at_once(alice: Caller) -> None:

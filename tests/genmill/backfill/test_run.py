@@ -9,8 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from genmill.backfill.manifest import Manifest
 from genmill.cli import main, options
-from genmill.cli.screen import Exit
+from genmill.cli.backfill import Bar
+from genmill.cli.screen import Exit, Screen
 from genmill.client import Client
 
 A, B = "batch_a", "batch_b"
@@ -117,6 +119,22 @@ def test_what_succeeds_is_written_and_what_fails_is_told(
     assert len(ends(out)) == 3
 
 
+def test_without_a_terminal_a_line_now_and_then_tells_how_far_it_is(
+    api: Api, lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    bar = Bar(Screen(is_json=False), None, lambda: now[0])
+    api.results[A] = [row(1), row(2)]
+    batch = {**api.view(A), "status": "in_progress", "eta_s": 61.0}
+    with Manifest(tmp_path, lines) as manifest:
+        manifest.begin(A)
+        manifest.enter(A, [{"seq": 1, "custom_id": "c1", "state": "failed", "files": [], "error": None}])
+        for now[0] in (9.9, 10.0, 19.9, 20.0):
+            bar.progress(batch, manifest)
+        Bar(Screen(is_json=True), None, lambda: now[0] + 99).progress(batch, manifest)
+    assert capsys.readouterr().err == "1 of 2 done, in_progress, 1 failed, 1.0/s, 0:01:01 left\n" * 2
+
+
 def test_the_webhook_goes_with_the_lines(
     api: Api, lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,11 +177,11 @@ def test_a_server_that_is_away_is_waited_for_and_a_refusal_is_not(
     assert code == Exit.OK
     assert told == "Redis is away; trying again\n" * 2
 
-    fault = {"line": 1, "pointer": "/model", "detail": "model: Field required"}
+    fault = {"line": 1, "pointer": "/model", "detail": "model: must be given"}
     problem = {"error": {"code": "batch_invalid", "message": "1 line is not valid"}, "errors": [fault]}
     api.once = [httpx.Response(422, json=problem)]
     code, _, told = run(capsys, str(lines), "-o", str(tmp_path / "two"))
-    assert (code, told) == (Exit.REFUSED, "genmill: line 1 /model: Field required\n")
+    assert (code, told) == (Exit.REFUSED, "genmill: line 1 /model: must be given\n")
     api.once = [httpx.Response(503, json=away)]
     assert run(capsys, str(lines), "-o", str(tmp_path / "three"), "--patience", "0")[0] == Exit.UNAVAILABLE
 
