@@ -188,7 +188,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "two choices": ({"n": 2}, "/n", "n is not served here: leave it out or give 1, got 2"),
     "tools": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "/tools", "tools is not served"),
     "log probabilities": (
-        {"logprobs": True, "top_logprobs": 21}, "/top_logprobs", "top_logprobs: Input .* less than or equal to 20"
+        {"logprobs": True, "top_logprobs": 21}, "/top_logprobs", "top_logprobs: must be at most 20"
     ),
     "JSON": ({"response_format": {"type": "json_object"}}, "/response_format", "response_format is not served"),
     "unknown": ({"extra_body": {"top_k": 4}}, "/top_k", "no parameter top_k"),

@@ -189,7 +189,7 @@ BAD: dict[str, tuple[dict[str, Any], int, str]] = {
     "other name": ({"input": {**CIRCLE, "num_outputs": 99}}, 422, "num_outputs must be between 1 and 4, got 99"),
     "both names": ({"input": {**CIRCLE, "num_outputs": 1, "num_images": 1}}, 422, "either num_outputs or num_images"),
     "unknown input": ({"input": {**CIRCLE, "apply_watermark": True}}, 422, "apply_watermark"),
-    "stream": ({"input": CIRCLE, "stream": "loud"}, 422, "valid boolean"),
+    "stream": ({"input": CIRCLE, "stream": "loud"}, 422, "must be true or false"),
     "webhook": ({"input": CIRCLE, "webhook": "ftp://x"}, 422, "must start with https"),
     "events": (
         {"input": CIRCLE, "webhook": "http://127.0.0.1:1/", "webhook_events_filter": ["end"]}, 422, "'completed'"
