@@ -81,7 +81,7 @@ def test_bad_webhooks(url: str) -> None:
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999/", "https://9.9.9.9:0/"])
 def test_a_port_that_is_none_is_refused_wherever_all_are_allowed(url: str) -> None:
     with pytest.raises(net.UrlNotAllowed, match="there is no port"):
-        net.check_url(url, OPEN, for_webhook=True)
+        net.check_webhook(url, OPEN)
 
 
 @pytest.mark.parametrize(
