@@ -120,6 +120,6 @@ class BatchRound:
             try:
                 self._storage.delete_prefix(folder_of(batch_id))
             except StorageUnavailable as err:
-                log.warning("what is left of batch %s stays for now: %s", batch_id, err.detail)
+                log.warning("what is left of batch %s is cleared in a later round: %s", batch_id, err.detail)
                 return
             self.ledger.forget(batch_id)

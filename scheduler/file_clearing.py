@@ -21,5 +21,5 @@ def clear_files(store: Store, storage: Storage) -> None:
         try:
             uploads.clear_away(store.redis, storage, tenant, file_id)
         except StorageUnavailable as err:
-            log.warning("what is left of file %s stays for now: %s", file_id, err.detail)
+            log.warning("what is left of file %s is cleared in a later round: %s", file_id, err.detail)
             return

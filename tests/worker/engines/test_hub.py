@@ -12,6 +12,15 @@ from worker.engines.caps import RowCaps
 from worker.engines.rows import RowPlan
 
 
+def picture(meeting: Meeting, coda: Site, steps: int) -> Tensor:
+    """A pipeline call: so many steps, then the decoder."""
+    sample = torch.ones(1, 3)
+    for _ in range(steps):
+        sample = meeting.call(sample)
+    result: Tensor = meeting.hub.meet(coda, (sample, 0.0), {})
+    return result
+
+
 def test_calls_share_a_forward_and_tasks_leave_when_they_are_done() -> None:
     meeting = Meeting()
     tasks = [meeting.doublings(1.0 + index, times=1 + index) for index in range(3)]
@@ -177,15 +186,8 @@ def test_codas_wait_for_company_but_not_for_ever() -> None:
     decoder = Doubler()
     coda = Site(decoder, "__call__", Phase.CODA, plan, RowCaps(8), torch.device("cpu"))
 
-    def work(steps: int) -> Tensor:
-        sample = torch.ones(1, 3)
-        for _ in range(steps):
-            sample = meeting.call(sample)
-        result: Tensor = meeting.hub.meet(coda, (sample, 0.0), {})
-        return result
-
     for steps in (1, 2, 9):
-        meeting.hub.start(lambda steps=steps: work(steps))
+        meeting.hub.start(lambda steps=steps: picture(meeting, coda, steps))
     meeting.run()
     assert decoder.sizes == [2, 1]
 
@@ -196,16 +198,9 @@ def test_an_urgent_picture_is_decoded_alone_in_the_turn_of_its_last_step() -> No
     decoder = Doubler()
     coda = Site(decoder, "__call__", Phase.CODA, plan, RowCaps(8), torch.device("cpu"))
 
-    def work(steps: int) -> Tensor:
-        sample = torch.ones(1, 3)
-        for _ in range(steps):
-            sample = meeting.call(sample)
-        result: Tensor = meeting.hub.meet(coda, (sample, 0.0), {})
-        return result
-
-    done = [meeting.hub.start(lambda: work(0), is_yielding=True) for _ in range(2)]
-    bulk = meeting.hub.start(lambda: work(30), is_yielding=True)
-    urgent = meeting.hub.start(lambda: work(3), is_urgent=True)
+    done = [meeting.hub.start(lambda: picture(meeting, coda, 0), is_yielding=True) for _ in range(2)]
+    bulk = meeting.hub.start(lambda: picture(meeting, coda, 30), is_yielding=True)
+    urgent = meeting.hub.start(lambda: picture(meeting, coda, 3), is_urgent=True)
     for _ in range(2):
         assert meeting.hub.turn() == []
     assert meeting.hub.turn() == [urgent]
