@@ -152,11 +152,12 @@ class Batches:
         self._calls = calls
 
     def create(
-        self, lines: Path | Iterable[Mapping[str, Any]], *, priority: str = "p3", expires_in_s: int | None = None,
-        webhook: str | None = None,
+        self, lines: Path | str | Iterable[Mapping[str, Any]], *, priority: str = "p3",
+        expires_in_s: int | None = None, webhook: str | None = None,
     ) -> BatchHandle:  # fmt: skip
-        """A batch of these lines, each {custom_id, model, input, ...}, or of a file with one of them a line. Images of
-        an input may be paths, as for `Client.submit`, but not in a file. The `webhook` is called once it has ended.
+        """A batch of these lines, each {custom_id, model, input, ...}, or of a file (its path) with one on each line.
+        Images of an input may be paths, as for `Client.submit`, but not in a file. The `webhook` is called once it has
+        ended.
 
         Of the same lines that run, or ran without a failure, there is one batch; where they ended otherwise, the batch
         has the rest of them. Raises BatchInvalid with numbered faults, and nothing is kept.
@@ -165,11 +166,9 @@ class Batches:
         >>> client.batches.create([line], expires_in_s=3600).counts["total"]
         1
         """
-        if isinstance(lines, Path):
-            return BatchHandle(self._calls, self._calls.create(lines, priority, expires_in_s, webhook))
-        with tempfile.TemporaryDirectory(
-            prefix="genmill-lines-"
-        ) as folder:  # read once, and sent as often as it takes
+        if isinstance(lines, Path | str):
+            return BatchHandle(self._calls, self._calls.create(Path(lines), priority, expires_in_s, webhook))
+        with tempfile.TemporaryDirectory(prefix="genmill-") as folder:  # read once, and sent as often as it takes
             path = Path(folder) / "lines.jsonl"
             with path.open("w", encoding="utf-8") as file:
                 file.writelines(json.dumps(_sendable(line)) + "\n" for line in lines)

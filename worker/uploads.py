@@ -107,8 +107,10 @@ class Uploader:
             log.warning("job %s: its outputs are not stored, the worker leaves", claim.job_id)
             self._end(claim)
         except Exception as err:  # noqa: BLE001  # the edge of the thread, as above
-            self._delete(f"{claim.job_id}/{claim.fence}")
-            self._end(claim, _failed(claim, finished, err))
+            try:
+                self._delete(f"{claim.job_id}/{claim.fence}")
+            finally:  # whatever is wrong with the storage
+                self._end(claim, _failed(claim, finished, err))
 
     def _end(self, claim: Claim, settlement: Settlement | None = None) -> None:
         """It waits for nothing any more; without a settlement the worker gives the job back."""

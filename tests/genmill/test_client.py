@@ -248,6 +248,17 @@ def test_lines_of_a_batch_take_their_images_along_and_are_sent_again_whole(
     assert dict(second.url.params) == {"priority": "p2", "webhook": "https://x/h"}
 
 
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_file_of_lines_is_sent_as_it_is(
+    kind: Callable[[Path], str | Path], connect: Connect, tmp_path: Path
+) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"custom_id": "a", "model": "shapes", "input": {"prompt": "a"}}\n')
+    client, server = connect(httpx.Response(202, json={"id": "batch_a", "status": "in_progress", "counts": {}}))
+    assert client.batches.create(kind(path)).id == "batch_a"
+    assert server.seen[0].content == path.read_bytes()
+
+
 def test_a_batch_is_waited_for_and_its_results_are_followed(connect: Connect, pauses: list[float]) -> None:
     def batch(status: str) -> httpx.Response:
         return httpx.Response(200, json={"id": "batch_a", "status": status, "counts": {}})

@@ -60,6 +60,21 @@ def test_any_fault_of_an_upload_ends_its_job(monkeypatch: pytest.MonkeyPatch) ->
     uploader.close()
 
 
+def test_a_storage_that_can_neither_keep_nor_delete_ends_the_job_all_the_same() -> None:
+    class Broken(FlakyStorage):
+        def put(self, *_: object) -> None:
+            raise OSError("no space left")
+
+        def delete_prefix(self, *_: object) -> None:
+            raise PermissionError("read only")
+
+    uploader = Uploader(Broken(), threads=1)
+    uploader.start(CLAIM, FINISHED)
+    (done,) = eventually(uploader.take_done)
+    assert (done.outcome, uploader.pending()) == (Outcome.FAILED, 0)
+    uploader.close()
+
+
 def test_what_can_no_longer_be_committed_is_deleted_and_no_neighbour() -> None:
     storage = FlakyStorage()
     for key in ("j1/1/0.png", "j1/2/0.png", "j1/22/0.png", "j2/1/0.png"):
