@@ -19,6 +19,7 @@ import httpx
 import pytest
 from redis import Redis
 
+from api import problems, serving
 from genmill.batches import Ledger, ResultParts
 from genmill.batches.ledger import Collected
 from genmill.batches.parts import RESULTS_A_PART, as_row
@@ -56,6 +57,11 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     yield Running(url, valkey, folder / "outputs")
     process.stop()
     valkey.stop()
+
+
+def test_a_connection_is_kept_longer_than_who_uses_it_waits_between_two_tries() -> None:
+    assert serving.keepalive > 2 * problems.RETRY_AFTER_S
+    assert serving.keepalive > 2 * (httpx.Limits().keepalive_expiry or 0)
 
 
 def _status(url: str) -> int:
