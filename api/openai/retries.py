@@ -70,9 +70,10 @@ class HeldJobs:
             open_marks = {}
             for job_id in self._alive(store):
                 mark = self._attend(job_id)
-                if mark is None:
-                    self._redis.expire(self._key, keys.HELD_TTL_S)
+                if mark is None and self._still_stands(job_id):
                     return job_id
+                if mark is None:
+                    continue
                 if seen.setdefault(job_id, mark) == mark:
                     open_marks[job_id] = mark
             if not open_marks or self._clock() >= until:
@@ -105,6 +106,17 @@ class HeldJobs:
             for job_id, record in records
             if record is not None and record.tenant == self._tenant and record.state not in HOPELESS
         ]
+
+    def _still_stands(self, job_id: str) -> bool:
+        """Whether the job is in the list, which stays longer then; where its answer was given between the look at the
+        list and the mark, the mark goes."""
+        with self._redis.pipeline() as pipe:
+            pipe.lpos(self._key, job_id)
+            pipe.expire(self._key, keys.HELD_TTL_S)
+            place, _ = pipe.execute()
+        if place is None:
+            self.leave(job_id)
+        return place is not None
 
     def _attend(self, job_id: str) -> bytes | None:
         """None when the job is this request's now; else the mark of whoever attends it."""

@@ -48,9 +48,11 @@ while True:
 """
 
 RUN = """
+import signal
 import sys
 from pathlib import Path
 from genmill.up import run
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests themselves run under nohup
 run.find_procfile = lambda: Path(sys.argv[1])
 try:
     sys.exit(run.run_up(run.UpOptions(Path(sys.argv[2]), port=int(sys.argv[3]), workers=2)))

@@ -17,6 +17,7 @@ from api.openai.retries import Connection, HeldJobs, is_retry
 from api.seats import Seats
 from genmill import keys
 from genmill.errors import GenerationFailed, JobCanceled, JobFailure, StillRunning, TooBusy, TooManyWaiting
+from genmill.jobs import JobRecord
 from genmill.store import Outcome, Settlement, Store, Want
 from tests.api.conftest import IMAGE_JOB, Caller, finish_one
 from tests.api.test_jobs import CAPTIONS, SHAPES, TEXT_RESULT
@@ -70,6 +71,26 @@ def test_a_retry_waits_until_a_mark_that_nobody_renews_is_gone(
     held.leave(job_id)
     mark: Any = redis.get(keys.attended(job_id))
     assert mark.startswith(retry._holder.encode()), "it is the retry's now"
+
+
+def test_a_job_whose_answer_is_given_while_a_retry_looks_is_not_the_retrys(
+    alice: Caller, held: HeldJobs, redis: Redis, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, other = (submitted(alice) for _ in range(2))
+    for job_id in (answered, other):
+        held.add(job_id)
+    held.leave(other)
+    get = store.get
+
+    def get_while_the_answer_is_given(job_id: str) -> JobRecord | None:
+        if job_id == answered:
+            held.remove(answered)
+            held.leave(answered)
+        return get(job_id)
+
+    monkeypatch.setattr(store, "get", get_while_the_answer_is_given)
+    assert HeldJobs(redis, "alice", "hash").take(store) == other
+    assert not redis.exists(keys.attended(answered))
 
 
 def test_a_job_that_did_not_succeed_is_not_found(alice: Caller, held: HeldJobs, store: Store) -> None:
