@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from flask import g, request
 
 from api.services import services
-from genmill import api_keys
 from genmill.api_keys import ApiKey, Scope
 from genmill.errors import FieldFault, ScopeMissing, Unauthorized
 from genmill.settings import LOOPBACK
+from genmill.store import KeyGuard
 from genmill.tenants import DEFAULT_TENANT
 
 _NOBODY = ApiKey("none", DEFAULT_TENANT, "auth is off", "")
 """With auth off, whoever sends no key; for `admin` a key is needed all the same."""
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Submitter(NamedTuple):
+    """Who submits a job. `guard`: the key is known from before, and is held against this as the job is stored."""
+
+    tenant: str
+    guard: KeyGuard | None
+
+
+def recall_submitter() -> Submitter:
+    """Whose key this request has, without a look at Redis where it is known from before. Raises as `identify` does."""
+    known = services().known_keys.recall(_given_key() or "")
+    if known is None or Scope.SUBMIT not in known.key.scopes:
+        return Submitter(authenticate(), None)
+    g.submitter = known.key.tenant
+    return Submitter(known.key.tenant, known.guard)
 
 
 def authenticate(scope: Scope | None = None) -> str:
@@ -28,10 +45,11 @@ def identify(scope: Scope | None = None) -> ApiKey:
     """The key of this request, which has the scope; without one given, `read` for GET and `submit` for the rest.
 
     Raises Unauthorized, ScopeMissing. With auth off a request without a key is the tenant `default`; a wrong key is
-    refused all the same. The look-up is made in every case, so that the time of the answer does not tell which it was.
+    refused all the same. Every key that is given is looked up, so that the time of the answer tells nothing of it.
     """
     given, needed = _given_key(), scope or (Scope.READ if request.method in _READING else Scope.SUBMIT)
-    key = api_keys.identify(services().redis, given or "")
+    known = None if given is None else services().known_keys.look_up(given)
+    key = known and known.key
     if key is None and given is None and not services().settings.auth and needed is not Scope.ADMIN:
         key = _nobody()
     if key is None:

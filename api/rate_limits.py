@@ -61,9 +61,10 @@ def tell(response: Response, quota: Quota, *, left: int, reset_s: int) -> None:
 
 
 def _add_rate(response: Response) -> Response:
-    """To the answer of whatever may have submitted jobs, unless it tells of another quota already."""
-    tenant = g.get("submitter")
-    if tenant is None or request.method != "POST" or "RateLimit" in response.headers:
+    """To the answer of whatever may have submitted jobs, unless it tells of another quota already. A fault of ours is
+    told at once: when Redis hangs, asking it costs seconds."""
+    tenant, is_fault = g.get("submitter"), response.status_code >= 500
+    if tenant is None or is_fault or request.method != "POST" or "RateLimit" in response.headers:
         return response
     try:
         rate = g.rate if "rate" in g else services().store.limits.rate(tenant)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from flask import current_app
 from redis import Redis
 
+from api.known_keys import KnownKeys
 from genmill.batches import Intake, Ledger, ResultParts
 from genmill.connections import connect
 from genmill.links import Links
@@ -26,6 +27,7 @@ class Services:
     settings: Settings
     registry: Registry
     redis: Redis
+    known_keys: KnownKeys
     store: Store
     storage: Storage
     links: Links
@@ -42,6 +44,7 @@ def open_services(settings: Settings) -> Services:
         settings=settings,
         registry=load_registry(settings.models),
         redis=redis,
+        known_keys=KnownKeys(redis),
         store=Store(redis, settings),
         storage=storage,
         links=Links(settings),

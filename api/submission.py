@@ -33,7 +33,7 @@ from genmill.jobs import Dialect, JobRequest, new_job_id
 from genmill.keys import JobClass
 from genmill.references import JOB_ID, Reference, take_out
 from genmill.registry import ModelSpec, invalid_request
-from genmill.store import Stored
+from genmill.store import KeyGuard, Stored
 from genmill.strict_json import Flag
 from genmill.tenants import allowed_classes
 
@@ -124,8 +124,11 @@ def submit(
     idempotency_key: str | None,
     services: Services,
     manner: Manner = NATIVE,
+    *,
+    guard: KeyGuard | None = None,
 ) -> Stored:
-    """Raises InvalidRequest of many kinds.
+    """Raises InvalidRequest of many kinds, and KeyChanged where the API key is not as `guard` says, which is only for
+    what `reads_nothing`.
 
     Its images are stored before the job, so that a worker never finds a job without them, and removed again when the
     job is not.
@@ -133,7 +136,7 @@ def submit(
     request, images = _checked(raw, tenant, idempotency_key, services, manner)
     has_class = "priority" in raw
     if not images:
-        return _store(request, services, has_class=has_class)
+        return _store(request, services, guard, has_class=has_class)
     folder = f"inputs/{request.job_id}"
     try:
         for place, png in images.items():
@@ -143,7 +146,7 @@ def submit(
             services.storage.delete_prefix(folder)  # what of several was stored already
         raise
     try:
-        stored = _store(request, services, has_class=has_class)
+        stored = _store(request, services, None, has_class=has_class)
     except (IdempotencyMismatch, LimitReached, DeadlineUnmeetable, ClassNotAllowed, DependencyUnusable):
         services.storage.delete_prefix(folder)
         raise
@@ -151,10 +154,20 @@ def submit(
         if not _is_stored(request.job_id, services):
             services.storage.delete_prefix(folder)
             raise
-        return _store(request, services, has_class=has_class)  # before the answer got lost: an id is stored once
+        return _store(request, services, None, has_class=has_class)  # before the answer got lost: an id is stored once
     if stored.job_id != request.job_id:
         services.storage.delete_prefix(folder)
     return stored
+
+
+def reads_nothing(raw: Mapping[str, Any]) -> bool:
+    """Whether checking this body takes no look at other jobs, files or hosts: it has texts and numbers alone."""
+    given = raw.get("input")
+    if not isinstance(given, Mapping) or raw.keys() & {"webhook", "depends_on"}:
+        return False
+    return not given.keys() & {"init_image", "mask_image"} and not any(
+        isinstance(value, (Mapping, list)) for value in given.values()
+    )
 
 
 def _checked(
@@ -211,17 +224,17 @@ def _no_preview(detail: str, limit: str) -> InvalidRequest:
     return InvalidRequest(detail, faults=(FieldFault("/preview", detail, limit, "true"),))
 
 
-def _store(request: JobRequest, services: Services, *, has_class: bool) -> Stored:
+def _store(request: JobRequest, services: Services, guard: KeyGuard | None, *, has_class: bool) -> Stored:
     """In the class that was asked for; else in the most urgent that the tenant may use and that is no more urgent than
     the default. Few tenants are barred from that, so it is tried first."""
     try:
-        return services.store.submit_told(request)
+        return services.store.submit_told(request, guard)
     except ClassNotAllowed:
         allowed = allowed_classes(services.redis, request.tenant) or list(JobClass)
         fitting = [one for one in JobClass if one >= request.job_class and one in allowed]
         if has_class or not fitting:
             raise
-    return services.store.submit_told(replace(request, job_class=fitting[0]))
+    return services.store.submit_told(replace(request, job_class=fitting[0]), guard)
 
 
 def body_hash(raw: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import Redis
 from redis.client import Pipeline
@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from genmill import audit, keys
 from genmill.audit import Actor
 from genmill.errors import FieldFault, InvalidRequest, NotFound
+from genmill.store.messages import KeyGuard
 from genmill.tenants import check_name
 
 DEFAULT_GRACE_S = 24 * 3600
@@ -59,6 +60,13 @@ class ApiKey:
         return self.expires_at is not None and datetime.fromisoformat(self.expires_at).timestamp() <= now_s
 
 
+class KnownKey(NamedTuple):
+    """A key that was looked up, and what to hold it against later."""
+
+    key: ApiKey
+    guard: KeyGuard
+
+
 def create(
     redis: Redis, tenant: str, name: str, *, scopes: Collection[str] = DEFAULT_SCOPES, lifetime_s: float | None = None,
     by: Actor | None = None, now_s: float | None = None,
@@ -72,7 +80,7 @@ def create(
         facts["expires_at"] = _iso(now_s + lifetime_s)
     key = _random_key()
     with redis.pipeline() as pipe:
-        pipe.hset(_KEYS, _digest(key), json.dumps(facts))
+        pipe.hset(_KEYS, digest_of(key), json.dumps(facts))
         audit.note(pipe, by, "key.create", key_id_of(key), None, facts)
         pipe.execute()
     return key
@@ -94,7 +102,7 @@ def rotate(
         digest, before = _found(pipe, key_or_id)
         successor, kept = _successor(before, now_s), _ending(before, new, now_s + grace_s, now_s)
         pipe.multi()
-        pipe.hset(_KEYS, _digest(new), json.dumps(successor))
+        pipe.hset(_KEYS, digest_of(new), json.dumps(successor))
         _ = pipe.hset(_KEYS, digest, json.dumps(kept)) if grace_s else pipe.hdel(_KEYS, digest)
         audit.note(pipe, by, "key.rotate", digest[:_ID_CHARS], before, kept if grace_s else None)
         audit.note(pipe, by, "key.create", key_id_of(new), None, successor)
@@ -135,8 +143,13 @@ def find(redis: Redis, key_id: str) -> ApiKey:
 
 
 def identify(redis: Redis, key: str, now_s: float | None = None) -> ApiKey | None:
-    """The key's facts while it is valid. It is hashed before it is looked up, so the time taken tells nothing."""
-    now_s, digest = time.time() if now_s is None else now_s, _digest(key)
+    """The key's facts while it is valid."""
+    found = look_up(redis, digest_of(key), time.time() if now_s is None else now_s)
+    return found and found.key
+
+
+def look_up(redis: Redis, digest: str, now_s: float) -> KnownKey | None:
+    """The same by its hash, so that the time taken tells nothing of the key."""
     with redis.pipeline(transaction=False) as pipe:
         pipe.hget(_KEYS, digest)
         pipe.get(keys.key_use(digest))
@@ -149,11 +162,11 @@ def identify(redis: Redis, key: str, now_s: float | None = None) -> ApiKey | Non
     if used is None or now_s - int(used) >= keys.KEY_USE_EVERY_S:
         with suppress(RedisError):  # a Redis that is full refuses no caller for it
             redis.set(keys.key_use(digest), int(now_s), ex=keys.KEY_USE_TTL_S)
-    return found
+    return KnownKey(found, KeyGuard(digest, raw))
 
 
 def key_id_of(key: str) -> str:
-    return _digest(key)[:_ID_CHARS]
+    return digest_of(key)[:_ID_CHARS]
 
 
 def as_json(key: ApiKey) -> dict[str, Any]:
@@ -204,7 +217,7 @@ def _known(scopes: Collection[str]) -> list[str]:
 
 
 def _found(redis: Redis, key_or_id: str, *, by_secret: bool = True) -> tuple[str, dict[str, Any]]:
-    wanted = _digest(key_or_id) if by_secret else ""
+    wanted = digest_of(key_or_id) if by_secret else ""
     for digest, facts in _all(redis).items():
         if digest[:_ID_CHARS] == key_or_id or digest == wanted:
             return digest, facts
@@ -220,7 +233,7 @@ def _random_key() -> str:
     return f"gm_{secrets.token_urlsafe(32)}"
 
 
-def _digest(key: str) -> str:
+def digest_of(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
 
 

@@ -128,6 +128,10 @@ class Unauthorized(GenmillError):
     code, status = "unauthorized", 401
 
 
+class KeyChanged(Unauthorized):
+    """The API key has changed since it was looked up."""
+
+
 class Forbidden(GenmillError):
     """The signature or the key does not allow this."""
 

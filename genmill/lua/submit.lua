@@ -1,16 +1,17 @@
 -- Stores jobs and puts them into their lanes: created -> queued; or deferred, while they wait for others.
--- ARGV: static limits (JSON), idempotency ttl s, list ttl s, delay ms of the class, number of shared values, shared
+-- ARGV: hash of an API key and its facts as they have to stand ('' where that is known), static limits (JSON), idempotency ttl s, list ttl s, delay ms of the class, number of shared values, shared
 --       fields of the job hashes as name, value pairs (tenant, origin, batch_key and cost among them), then for each
 --       job: id, idempotency key ('' for none), body hash, ttl s, deadline s (0 for none), 1 for best effort, jobs
 --       that it depends on (JSON list, '' for none), number of own values, own fields as pairs
 -- Returns for each {'stored'|'replayed'|'mismatch', job id}; or of one that was not stored: {'limited', scope, limit,
 -- value, seconds to wait} because its tenant has too many, {'late', deadline ms, soonest end ms} because it would miss
 -- its deadline, {'barred', class, classes} because its tenant may not use this class, {'dependency', id, what, detail}
--- because it cannot wait for that job. Running it twice with one id stores once.
-read_limits(ARGV[1])
-local idem_ttl, list_ttl, delay_ms, shared_count = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+-- because it cannot wait for that job. {'key'} alone where the key has changed. Running it twice with one id stores once.
+if ARGV[1] ~= '' and redis.call('HGET', K.apikeys, ARGV[1]) ~= ARGV[2] then return {{'key'}} end
+read_limits(ARGV[3])
+local idem_ttl, list_ttl, delay_ms, shared_count = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local shared = {}
-for i = 6, 5 + shared_count, 2 do shared[ARGV[i]] = ARGV[i + 1] end
+for i = 8, 7 + shared_count, 2 do shared[ARGV[i]] = ARGV[i + 1] end
 
 local function verdict(id, idem, body)
   if redis.call('EXISTS', K.job .. id) == 1 then return {'stored', id} end
@@ -63,7 +64,7 @@ local function store(id, ttl_ms, deadline_ms, is_best_effort, first, last, pendi
   local h = {id = id, origin = shared.origin, lane = shared.origin, batch_key = shared.batch_key,
     tenant = shared.tenant}
   h.vd, h.expires_ms = times(ttl_ms, deadline_ms, is_best_effort)
-  local fields = {unpack(ARGV, 6, 5 + shared_count)}
+  local fields = {unpack(ARGV, 8, 7 + shared_count)}
   for i = first, last do fields[#fields + 1] = ARGV[i] end
   if h.expires_ms then fields[#fields + 1] = 'expires_ms'; fields[#fields + 1] = h.expires_ms end
   if deadline_ms > 0 then fields[#fields + 1] = 'deadline_ms'; fields[#fields + 1] = int(now_ms + deadline_ms) end
@@ -75,7 +76,7 @@ local function store(id, ttl_ms, deadline_ms, is_best_effort, first, last, pendi
   later('ZADD', K.list .. shared.tenant, now_ms, id)
 end
 
-local replies, at = {}, 6 + shared_count
+local replies, at = {}, 8 + shared_count
 while at <= #ARGV do
   local id, idem, body, ttl_s, deadline_s, is_best_effort, depends_on, own = unpack(ARGV, at, at + 7)
   local last, ttl_ms, deadline_ms = at + 7 + tonumber(own), tonumber(ttl_s) * 1000, tonumber(deadline_s) * 1000

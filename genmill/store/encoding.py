@@ -14,6 +14,7 @@ from genmill.errors import (
     DependencyUnusable,
     FieldFault,
     IdempotencyMismatch,
+    KeyChanged,
     LimitReached,
 )
 from genmill.jobs import (
@@ -29,7 +30,7 @@ from genmill.jobs import (
 )
 from genmill.settings import Settings
 from genmill.store.limits import LimitBook
-from genmill.store.messages import Barred, Late, Refusal, Settlement, Standing, Submitted, Unmet
+from genmill.store.messages import Barred, KeyGuard, Late, Refusal, Settlement, Standing, Submitted, Unmet
 
 CHUNK = 200
 """Jobs in one run of a script: others wait meanwhile, some milliseconds."""
@@ -98,13 +99,15 @@ def lifetime_s(settings: Settings) -> int:
     return max(settings.result_ttl_s, settings.failure_ttl_s)
 
 
-def submit_args(requests: Sequence[JobRequest], settings: Settings, static_limits: str) -> list[Any]:
+def submit_args(
+    requests: Sequence[JobRequest], settings: Settings, static_limits: str, guard: KeyGuard | None = None
+) -> list[Any]:
     """For submit.lua, of jobs that are `shared_by` alike."""
     first = requests[0]
     shared = flat(shared_fields(first, settings))
     lifetime = lifetime_s(settings)
     delay_ms = settings.class_delay_ms[first.job_class.value]
-    args = [static_limits, settings.idempotency_ttl_s, lifetime, delay_ms, len(shared), *shared]
+    args = [*(guard or ("", "")), static_limits, settings.idempotency_ttl_s, lifetime, delay_ms, len(shared), *shared]
     for request in requests:
         own = flat(own_fields(request))
         times = [request.ttl_s or 0, request.deadline_s or 0, int(request.is_best_effort)]
@@ -126,6 +129,8 @@ def read_submitted(verdict: Sequence[Any]) -> Submitted:
     if kind == b"barred":
         job_class, allowed = rest
         return Submitted("", barred=Barred(job_class.decode(), tuple(allowed.decode().split())))
+    if kind == b"key":
+        return Submitted("", is_key_changed=True)
     if kind == b"dependency":
         return Submitted("", unmet=Unmet(*(part.decode("utf-8", "replace") for part in rest)))
     return Submitted(rest[0].decode(), is_replay=kind == b"replayed", is_mismatch=kind == b"mismatch")
@@ -133,7 +138,9 @@ def read_submitted(verdict: Sequence[Any]) -> Submitted:
 
 def accepted(submitted: Submitted, request: JobRequest) -> tuple[str, bool]:
     """(job id, whether an earlier request is replayed). Raises IdempotencyMismatch, LimitReached, DeadlineUnmeetable,
-    ClassNotAllowed, DependencyUnusable."""
+    ClassNotAllowed, DependencyUnusable, KeyChanged."""
+    if submitted.is_key_changed:
+        raise KeyChanged
     if submitted.is_mismatch:
         raise IdempotencyMismatch
     if submitted.refusal is not None:

@@ -46,6 +46,13 @@ class Settlement:
     run_ms: float = 0.0
 
 
+class KeyGuard(NamedTuple):
+    """An API key's facts as they were read, by its hash; see `Store.submit_told`."""
+
+    digest: str
+    facts: bytes
+
+
 class Refusal(NamedTuple):
     """A tenant has too many: which limit, its number, what it stands at, and when to try again."""
 
@@ -81,7 +88,7 @@ class Unmet(NamedTuple):
 class Submitted(NamedTuple):
     """What became of a request: stored, or not. Not, because its Idempotency-Key is known (`is_replay` with the same
     body, `is_mismatch` with another; `job_id` is then that of the earlier job), for its `refusal`, being `late`,
-    being `barred` from its class, or an `unmet` dependency."""
+    being `barred` from its class, or an `unmet` dependency; or because the API key `is_key_changed`."""
 
     job_id: str
     is_replay: bool = False
@@ -90,6 +97,7 @@ class Submitted(NamedTuple):
     late: Late | None = None
     barred: Barred | None = None
     unmet: Unmet | None = None
+    is_key_changed: bool = False
 
 
 class Waiting(NamedTuple):

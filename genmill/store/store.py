@@ -21,7 +21,18 @@ from genmill.store.events import EventLog
 from genmill.store.forwards import ForwardsBook
 from genmill.store.limits import LimitBook
 from genmill.store.memory import MemoryBook
-from genmill.store.messages import Attempt, Claimed, Reaped, Renewal, Settlement, Standing, Stored, Submitted, Want
+from genmill.store.messages import (
+    Attempt,
+    Claimed,
+    KeyGuard,
+    Reaped,
+    Renewal,
+    Settlement,
+    Standing,
+    Stored,
+    Submitted,
+    Want,
+)
 from genmill.store.sources import SourceBook
 from genmill.store.usage import UsageBook
 
@@ -57,9 +68,12 @@ class Store:
         (submitted,) = self.submit_many([request])
         return encoding.accepted(submitted, request)
 
-    def submit_told(self, request: JobRequest) -> Stored:
-        """`submit`, and how the job stands then, in one round trip; in two where an earlier request is replayed."""
-        calls = [("submit", self._submit_args([request])), ("standing", [request.job_id])]
+    def submit_told(self, request: JobRequest, guard: KeyGuard | None = None) -> Stored:
+        """`submit`, and how the job stands then, in one round trip; in two where an earlier request is replayed.
+
+        Raises KeyChanged besides, and stores nothing, when the API key is not any more as `guard` says.
+        """
+        calls = [("submit", self._submit_args([request], guard)), ("standing", [request.job_id])]
         (verdict,), told = self._send_submits(calls)
         job_id, is_replay = encoding.accepted(encoding.read_submitted(verdict), request)
         if job_id != request.job_id:
@@ -276,8 +290,8 @@ class Store:
                 raise reply
         return replies
 
-    def _submit_args(self, requests: Sequence[JobRequest]) -> list[Any]:
-        return encoding.submit_args(requests, self.settings, self._static_limits)
+    def _submit_args(self, requests: Sequence[JobRequest], guard: KeyGuard | None = None) -> list[Any]:
+        return encoding.submit_args(requests, self.settings, self._static_limits, guard)
 
     def _send_submits(self, calls: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
         """With durability `always` answered only when the append-only file holds what they stored."""

@@ -66,7 +66,7 @@ def test_scopes_are_a_set_in_one_order(redis: Redis) -> None:
 def test_a_key_that_was_stored_before_there_were_scopes_submits_and_reads(redis: Redis) -> None:
     key = "gm_of_an_earlier_version"
     old = {"tenant": "alice", "name": "x", "created_at": "2026-01-01T00:00:00+00:00"}
-    redis.hset("gm:apikeys", api_keys._digest(key), json.dumps(old))
+    redis.hset("gm:apikeys", api_keys.digest_of(key), json.dumps(old))
     found = api_keys.identify(redis, key)
     assert found is not None
     assert (found.tenant, found.scopes) == ("alice", (Scope.SUBMIT, Scope.READ))

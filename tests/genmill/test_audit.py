@@ -55,7 +55,7 @@ def test_no_secret_is_in_it(redis: Redis) -> None:
     text = json.dumps([entry._asdict() for entry in audit.entries(redis)])
     for secret in (key, new):
         assert secret not in text
-        assert api_keys._digest(secret) not in text
+        assert api_keys.digest_of(secret) not in text
 
 
 def test_without_a_key_it_is_the_user_at_this_machine(redis: Redis) -> None:
