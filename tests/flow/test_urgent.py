@@ -16,7 +16,7 @@ def states(store: Store, ids: list[str]) -> list[JobState]:
 
 
 def test_an_urgent_job_does_not_wait_for_a_full_batch_of_bulk(fleet: Fleet, store: Store, submit: Submit) -> None:
-    bulk = [submit(job_class="p3", steps=60, num_images=4, seed=n) for n in range(SLOTS // 4 + 2)]
+    bulk = [submit(job_class="p3", steps=40, num_images=4, seed=n) for n in range(SLOTS // 4 + 2)]
     fleet.worker("--burst")
     eventually(lambda: states(store, bulk).count(JobState.RUNNING) == SLOTS // 4, within_s=60)
 

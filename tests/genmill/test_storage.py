@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -29,24 +30,30 @@ def s3_url() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+@pytest.fixture(scope="module")
+def aws() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ACCESS_KEY_ID", "test")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        environment.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        yield
+
+
+@pytest.fixture(scope="module")
+def s3(aws: None, s3_url: str) -> Iterator[Any]:
+    client = boto3.client("s3", endpoint_url=s3_url)
+    yield client
+    client.close()
 
 
 @pytest.fixture(params=["file", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "file":
         return open_storage(load_settings(storage_url=(tmp_path / "out puts").as_uri()))
-    request.getfixturevalue("aws")
     endpoint = request.getfixturevalue("s3_url")
     bucket = f"b{abs(hash(str(tmp_path)))}"
-    client = boto3.client("s3", endpoint_url=endpoint)
-    client.create_bucket(Bucket=bucket)
-    client.close()
+    request.getfixturevalue("s3").create_bucket(Bucket=bucket)
     return open_storage(load_settings(storage_url=f"s3://{bucket}/some/prefix", storage_endpoint_url=endpoint))
 
 

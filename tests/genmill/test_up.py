@@ -51,7 +51,8 @@ RUN = """
 import signal
 import sys
 from pathlib import Path
-from genmill.up import run
+from genmill.up import fleet, run
+fleet.KILL_MARGIN_S = 1.0
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests themselves run under nohup
 run.find_procfile = lambda: Path(sys.argv[1])
 try:

@@ -31,6 +31,19 @@ def test_a_later_run_knows_batch_place_and_counts(tmp_path: Path, source: Path) 
         assert manifest.ends["succeeded"] == 2
 
 
+def test_a_batch_is_known_to_who_is_interrupted_while_it_is_written(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with Manifest(tmp_path / "out", source) as manifest:
+        monkeypatch.setattr("genmill.backfill.manifest.os.fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            manifest.begin("b1")
+        assert manifest.batch_id == "b1"
+
+
 def test_what_failed_counts_until_it_is_run_again(tmp_path: Path, source: Path) -> None:
     with Manifest(tmp_path / "out", source) as manifest:
         manifest.begin("b1")
