@@ -109,9 +109,12 @@ _JOB = {
     "waiting_for": {
         "type": ["object", "null"],
         "description": "Why a queued job does not run yet; `limit` with the scope that is full, `dependency` with the "
-        "jobs that it waits for.",
+        "jobs that it waits for. `loading`, of a running job: its worker loads the model.",
         "properties": {
-            "reason": {"type": "string", "enum": ["turn", "limit", "no_worker", "suspended", "delay", "dependency"]},
+            "reason": {
+                "type": "string",
+                "enum": ["turn", "limit", "no_worker", "suspended", "delay", "dependency", "loading"],
+            },
             "scope": _TEXT,
             "limit": _WHOLE,
             "running": _WHOLE,

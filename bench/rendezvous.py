@@ -3,7 +3,7 @@
 All sides run the same jobs on the same cores, in alternating rounds; the medians count. `mixed` are jobs of all
 steps, guidances, samplers and sizes with a few that start from an image; `homogeneous` differ in their prompt and
 seed alone. `crew_speedup` is the engine as it is, its forwards cut over their rows, against the same engine with
-torch's own threads in each operator.
+torch's own threads in each operator. `whole_and_cut_ms` are both for one forward of the denoiser, by its rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -38,6 +39,7 @@ PROMPTS = (
     "a green star on a white background",
     "a black ring on a yellow background",
 )
+CUT_ROWS = (2, 4, 8, 16, 24, 32, 64)
 LEVELS = 255
 """Steps of a pixel's value: the engine gives whole ones, so that they compare to half a step at best."""
 
@@ -147,25 +149,57 @@ def compare(spec: ModelSpec, jobs: Sequence[EngineJob], rounds: int) -> tuple[di
 
 def denoiser_gain(spec: ModelSpec, rows: Sequence[int], repeats: int) -> dict[str, float]:
     """Milliseconds of the bare denoiser's forward by rows, at the model's own size: the bound on any gain."""
-    pipe = load_pipeline(spec, pick_device(None))
-    denoiser = denoiser_of(pipe)
-    side, width = denoiser.config.sample_size, denoiser.config.cross_attention_dim
-    spent = {}
+    denoiser = denoiser_of(load_pipeline(spec, pick_device(None)))
     with torch.inference_mode():
+        given = {count: _arguments(denoiser, count) for count in rows}
+        return {
+            f"{count}": median(_timed_ms(lambda of=of: denoiser(*of)) for _ in range(repeats))
+            for count, of in given.items()
+        }
+
+
+def whole_and_cut_ms(spec: ModelSpec, rows: Sequence[int], repeats: int) -> dict[str, tuple[float, float]]:
+    """Milliseconds of a forward with torch's own threads in each operator, and cut over as many threads of one each;
+    by its rows. Medians of turns."""
+    denoiser = denoiser_of(load_pipeline(spec, torch.device("cpu")))
+    threads = torch.get_num_threads()
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        list(pool.map(lambda _: time.sleep(0.1), range(threads)))  # so that all have begun
+        torch.set_num_threads(threads)
+
+        def cut(given: tuple[torch.Tensor, ...]) -> None:
+            parts = zip(*(value.tensor_split(threads) for value in given), strict=True)
+            list(pool.map(lambda part: _infer(denoiser, part), parts))
+
+        spent = {}
         for count in rows:
-            place = {"device": denoiser.device, "dtype": denoiser.dtype}
-            arguments = (
-                torch.randn(count, denoiser.config.in_channels, side, side, **place),
-                torch.full((count,), 500.0, device=denoiser.device),
-                torch.randn(count, 32, width, **place),
-            )
-            spent[f"{count}"] = median(_timed_ms(denoiser, arguments) for _ in range(repeats))
+            given = _arguments(denoiser, count)
+            turns = [
+                (_timed_ms(lambda: _infer(denoiser, given)), _timed_ms(lambda: cut(given)))  # noqa: B023 - run here
+                for _ in range(repeats)
+            ]
+            spent[f"{count}"] = median(whole for whole, _ in turns), median(cut_ms for _, cut_ms in turns)
     return spent
 
 
-def _timed_ms(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> float:
+def _infer(module: torch.nn.Module, given: Sequence[torch.Tensor]) -> None:
+    with torch.inference_mode():  # it holds for a thread
+        module(*given)
+
+
+def _arguments(denoiser: Any, count: int) -> tuple[torch.Tensor, ...]:
+    side, width = denoiser.config.sample_size, denoiser.config.cross_attention_dim
+    place = {"device": denoiser.device, "dtype": denoiser.dtype}
+    return (
+        torch.randn(count, denoiser.config.in_channels, side, side, **place),
+        torch.full((count,), 500.0, device=denoiser.device),
+        torch.randn(count, 32, width, **place),
+    )
+
+
+def _timed_ms(work: Callable[[], Any]) -> float:
     began = time.perf_counter()
-    module(*arguments)
+    work()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return (time.perf_counter() - began) * 1e3
@@ -188,6 +222,7 @@ def main() -> None:
         figures |= {f"{name}_{figure}": value for figure, value in part.items()}
     spent = denoiser_gain(spec, (2, 2 * spec.max_batch), repeats=5 if given.quick else 15)
     samples["denoiser_ms"] = spent
+    samples["whole_and_cut_ms"] = whole_and_cut_ms(spec, CUT_ROWS, repeats=5 if given.quick else 25)
     few, many = spent.values()
     figures["denoiser_gain"] = few * spec.max_batch / many
     write(given.out, "bench.rendezvous", figures, about, samples=samples)

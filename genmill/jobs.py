@@ -176,6 +176,8 @@ class JobRecord:
     deadline_ms: float | None = None
     dialect: Dialect = Dialect.NATIVE
     depends_on: tuple[str, ...] = ()
+    is_loading: bool = False
+    """A worker has it, and loads its model."""
 
     @property
     def is_streamed(self) -> bool:
@@ -233,6 +235,16 @@ def state_of(status: str, error: Mapping[str, str] | None) -> JobState:
     return state
 
 
+LOADING = '{"step": 0, "steps": 0, "loading": true}'
+"""Stands as a job's progress while its model is loaded; with steps for whoever knows of those alone."""
+
+
+def progress_of(text: str | bytes) -> tuple[int, int] | None:
+    """(step, steps) of a job's progress as it is stored; None where no step was told of."""
+    told = json.loads(text) if text else {}
+    return None if "loading" in told or not told else (told["step"], told["steps"])
+
+
 def record_from_hash(job_id: str, fields: Mapping[bytes, bytes], result: bytes | None) -> JobRecord:
     """Read a job hash; missing fields (jobs of foreign tools) take neutral values."""
 
@@ -249,14 +261,15 @@ def record_from_hash(job_id: str, fields: Mapping[bytes, bytes], result: bytes |
         _function, args, _kwargs = unpack_call(fields.get(b"data", b"[null,null,[],{}]"))
     except (ValueError, TypeError):
         args = []
-    error = document("error")
+    error, steps = document("error"), progress_of(text("progress"))
+    progress = steps and {"step": steps[0], "steps": steps[1]}
     request = args[0] if args and isinstance(args[0], dict) else {}
     return JobRecord(
         job_id=job_id, tenant=text("tenant", "default"), state=state_of(text("status"), error), model=text("model"),
         job_class=text("origin"), batch_key=text("batch_key"), request=request, fence=int(number("fence") or 0),
         rows=int(number("rows") or 1), created_at=text("created_at"), enqueued_ms=number("enqueued_ms") or 0.0,
         started_ms=number("start_ms"), ended_ms=number("ended_ms"), gpu_ms=number("gpu_ms") or 0.0,
-        metadata=document("metadata") or {}, progress=document("progress"), error=error,
+        metadata=document("metadata") or {}, progress=progress, is_loading=text("progress") == LOADING, error=error,
         result=json.loads(b64decode(result)) if result else None, has_cancel_request=bool(text("cancel")),
         webhook=text("hook") or None, deadline_ms=number("deadline_ms"), dialect=Dialect(text("dialect", "native")),
         depends_on=tuple(json.loads(text("dependency_ids", "[]"))),

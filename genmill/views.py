@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from genmill.jobs import JobRecord
+from genmill.jobs import JobRecord, JobState
 from genmill.links import Links
 from genmill.references import put
 from genmill.store import Waiting
@@ -36,7 +36,7 @@ def job_view(record: JobRecord, links: Links, *, waiting: Waiting | None = None)
         "timings": timings(record),
         "progress": dict(record.progress) if record.progress else None,
         "position": waiting.position if waiting else None,
-        "waiting_for": _waiting_for(waiting) if waiting else None,
+        "waiting_for": _waiting_for(record, waiting),
         "input": shown_input(record),
         "depends_on": list(record.depends_on),
         "reproducible": record.request.get("reproducible", False) is True,
@@ -57,7 +57,11 @@ def _urls(record: JobRecord, links: Links) -> dict[str, str]:
     return urls | {"preview": f"{url}/preview"} if record.has_preview else urls
 
 
-def _waiting_for(waiting: Waiting) -> dict[str, Any]:
+def _waiting_for(record: JobRecord, waiting: Waiting | None) -> dict[str, Any] | None:
+    if record.is_loading and record.state is JobState.RUNNING:
+        return {"reason": "loading"}
+    if waiting is None:
+        return None
     named: dict[str, Any] = {"scope": waiting.scope, "limit": waiting.limit, "running": waiting.running}
     if waiting.jobs:
         named["jobs"] = list(waiting.jobs)

@@ -72,6 +72,7 @@ class Scheduler:
         self._led_at = clock() - keys.SCHEDULER_LOCK_TTL_S
         self._clock = clock
         self._reap_after = clock()
+        self._forgotten_to = 0
 
     def run(self, stop: threading.Event) -> None:
         while not stop.is_set():
@@ -109,6 +110,7 @@ class Scheduler:
         apart("moving delayed jobs", lambda: self._delayed.tick(epoch))
         apart("publishing limits", lambda: self._publish_limits(epoch))
         apart("moving jobs on that waited for others", self._move_on)
+        apart("forgetting idle tenants", self._forget)
 
     def _reap(self) -> None:
         reaped = self._store.reap()
@@ -125,6 +127,9 @@ class Scheduler:
         """Jobs whose dependencies have ended, as far as the scripts that ended those have left any behind."""
         while self._store.revisit(MOST_REVISITED) and self.leads():
             pass
+
+    def _forget(self) -> None:
+        self._forgotten_to = self._store.forget_idle(self._forgotten_to)
 
     def _resign(self) -> None:
         try:

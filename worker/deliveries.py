@@ -32,6 +32,8 @@ log = logging.getLogger("genmill.worker")
 
 MAX_BODY_BYTES = 20_000
 GONE = 410
+OUR_FAULT = "something went wrong on our side; it is logged under the delivery's id"
+"""What a tenant's log says of it: the cause may name hosts and files that are not theirs to know."""
 
 
 def next_delay_s(
@@ -119,7 +121,8 @@ class DeliveryStation:
         if error is None:
             return future.result()
         # Redis went away in the middle: nothing is known to be delivered, so the delivery is due again.
-        return Postponed(job_id, 5.0, DeliveryFailed(f"{type(error).__name__}: {error}"))
+        log.warning("delivery %s was cut short: %s", job_id, error)
+        return Postponed(job_id, 5.0, DeliveryFailed("Redis went away in the middle of the delivery"))
 
     def _deliver(self, claim: Claim) -> StationEvent:
         """One attempt. Raises RedisError; whatever else goes wrong is an attempt that failed."""
@@ -128,9 +131,9 @@ class DeliveryStation:
             return Failed(claim.job_id, DeliveryFailed("the delivery was deleted, or its lease lost"))
         try:
             status, retry_after_s, detail = self._send(claim, attempt)
-        except Exception as err:  # the edge of a delivery's thread: a fault of ours must not skip the schedule
+        except Exception:  # the edge of a delivery's thread: a fault of ours must not skip the schedule
             log.exception("delivery %s", claim.job_id)
-            status, retry_after_s, detail = 0, None, f"{type(err).__name__}: {err}"
+            status, retry_after_s, detail = 0, None, OUR_FAULT
         self._log(claim, attempt.number, status, detail)
         if 200 <= status < 300:
             return Returned(claim.job_id, {"status": status, "attempt": attempt.number})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import assert_never
 
 from redis.exceptions import RedisError
@@ -99,7 +100,8 @@ class Floor:
                 self._leave(old)
         self.board.add(claims)
         try:
-            station = self._station(claims[0].batch_key)
+            with self._told_of_loading(claims):
+                station = self._station(claims[0].batch_key)
             if station is None:
                 raise ModelUnavailable(f"this worker has no model for {claims[0].batch_key}")  # noqa: TRY301 - ends as what loading raises
             station.admit(claims)
@@ -193,6 +195,17 @@ class Floor:
         self._calls.close()
         self._deliveries.close()
         self.residents.close()
+
+    @contextmanager
+    def _told_of_loading(self, claims: Sequence[Claim]) -> Iterator[None]:
+        """Where their model is not here, who asks for these jobs meanwhile hears of it. Raises RedisError."""
+        if not self.residents.must_load(claims[0].batch_key):
+            yield
+            return
+        log.info("model of %s is loading", claims[0].batch_key)
+        self.store.note_loading(claims)
+        yield
+        self.store.note_loading(claims, is_over=True)
 
     def _station(self, batch_key: str) -> Station | None:
         if batch_key == keys.CALL_BATCH_KEY:

@@ -106,6 +106,11 @@ class Residents:
         for key in self._leaving:
             log.info("model %s takes no more: jobs of %s are overdue", key, batch_key)
 
+    def must_load(self, batch_key: str) -> bool:
+        """Whether it is a model's, which is not here yet."""
+        spec = self._registry.by_batch_key(batch_key)
+        return spec is not None and spec.batch_key not in self._residents
+
     def station_for(self, batch_key: str) -> ModelStation | None:
         """The resident station, with what the key names in memory, loading it if need be; None when no model has this
         key. Raises what loading raises, ModelUnavailable where it does not fit, InvalidJob where the model's engine

@@ -238,14 +238,17 @@ class ModelStation:
             except StorageUnavailable as err:
                 events.append(Postponed(job_id, INPUT_RETRY_S, InputUnavailable(err.detail)))
             except RedisError as err:
-                events.append(Postponed(job_id, INPUT_RETRY_S, InputUnavailable(f"what others made: {err}")))
+                log.warning("input of %s: %s", job_id, err)
+                events.append(
+                    Postponed(job_id, INPUT_RETRY_S, InputUnavailable("what others made cannot be read now"))
+                )
             except JobFailure as err:
                 events.append(Failed(job_id, err))
             except GenmillError as err:
                 events.append(Failed(job_id, InputUnavailable(err.detail)))
-            except Exception as err:  # the edge of the loading thread: a stored input that nobody can read
+            except Exception:  # the edge of the loading thread: a stored input that nobody can read
                 log.exception("input of %s", job_id)
-                events.append(Failed(job_id, InputUnavailable(f"{type(err).__name__}: {err}")))
+                events.append(Failed(job_id, InputUnavailable("the stored input cannot be read; the cause is logged")))
         return events
 
 

@@ -95,7 +95,7 @@ class Uploader:
                 self._lost = err
                 self._end(claim)
             else:
-                self._end(claim, _failed(claim, finished, err))
+                self._end(claim, _failed(claim, finished, err, "written as a file"))
         else:
             self._pool.submit(self._store, claim, finished, files)
 
@@ -110,7 +110,7 @@ class Uploader:
             try:
                 self._delete(f"{claim.job_id}/{claim.fence}")
             finally:  # whatever is wrong with the storage
-                self._end(claim, _failed(claim, finished, err))
+                self._end(claim, _failed(claim, finished, err, "stored"))
 
     def _end(self, claim: Claim, settlement: Settlement | None = None) -> None:
         """It waits for nothing any more; without a settlement the worker gives the job back."""
@@ -153,12 +153,12 @@ def _settled(claim: Claim, finished: Finished, outputs: list[dict[str, Any]]) ->
     return Settlement(claim.job_id, claim.fence, Outcome.FINISHED, result, gpu_ms=finished.receipt.gpu_ms)
 
 
-def _failed(claim: Claim, finished: Finished, fault: Exception) -> Settlement:
-    """Its GPU time is spent all the same."""
+def _failed(claim: Claim, finished: Finished, fault: Exception, done: str) -> Settlement:
+    """`done`: what could not be done with the output. Its GPU time is spent all the same."""
     error = fault
     if not isinstance(error, JobFailure):
         log.error("output of %s", claim.job_id, exc_info=fault)
-        error = JobFailure(f"the output could not be stored: {fault}")
+        error = JobFailure(f"the output could not be {done}; the cause is logged")
         error.__cause__ = fault
     gpu_ms = finished.receipt.gpu_ms
     return Settlement(claim.job_id, claim.fence, Outcome.FAILED, error=error, exc=trace(error), gpu_ms=gpu_ms)

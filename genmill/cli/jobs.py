@@ -165,7 +165,7 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def waiting_text(waiting: Mapping[str, Any] | None) -> str:
-    """Why a queued job does not run yet, in words; nothing while it is only not its turn."""
+    """Why a job does not run yet, in words; nothing while it is only not its turn."""
     match waiting:
         case {"reason": "limit", "scope": scope, "limit": limit, "running": running}:
             return f"the limit {scope}: {running} of {limit} run"
@@ -175,6 +175,8 @@ def waiting_text(waiting: Mapping[str, Any] | None) -> str:
             return "the fleet, which is suspended (rq resume)"
         case {"reason": "dependency", "jobs": jobs}:
             return ", ".join(f"job:{job_id}" for job_id in jobs)
+        case {"reason": "loading"}:
+            return "its model, which a worker is loading"
         case {"reason": "delay"}:
             return "the end of a delay"
     return ""

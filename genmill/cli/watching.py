@@ -55,5 +55,7 @@ def progress_bar(screen: Screen) -> Progress:
 def _draw(bar: Progress, line: TaskID, job: JobHandle) -> None:
     progress, position = job.data.get("progress"), job.data.get("position")
     ahead = f", {position} ahead" if job.state is JobState.QUEUED and position else ""
+    if (job.data.get("waiting_for") or {}).get("reason") == "loading":
+        ahead = ", the model is loading"
     done, total = (progress["step"], progress["steps"]) if progress else (0, None)
     bar.update(line, description=f"{job.id} {job.state.value}{ahead}", completed=done, total=total)

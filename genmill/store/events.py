@@ -10,7 +10,7 @@ from redis import Redis
 
 from genmill import keys
 from genmill.events import Delta, Preview, Snapshot
-from genmill.jobs import state_of
+from genmill.jobs import progress_of, state_of
 
 _SEEN = ("status", "fence", "progress", "error")
 
@@ -121,9 +121,8 @@ def _snapshot(values: Sequence[bytes | None]) -> Snapshot | None:
     status, fence, progress, error = values
     if status is None:
         return None
-    done = json.loads(progress) if progress else None
     state = state_of(status.decode(), json.loads(error) if error else None)
-    return Snapshot(state, int(float(fence or 0)), (done["step"], done["steps"]) if done else None)
+    return Snapshot(state, int(float(fence or 0)), progress_of(progress or b""))
 
 
 def _deltas(entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> tuple[Delta, ...]:

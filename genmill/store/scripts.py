@@ -30,7 +30,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(_OTHERS, (*_ENDS, "chains", "foreign")),
     **dict.fromkeys(("redeliver", "conclude"), ("base", "lanes", "outbox")),
     **dict.fromkeys(("enroll", "feed", "collect", "call_off"), ("base",)),
-    "standing": (),
+    **dict.fromkeys(("standing", "forget"), ()),
 }
 """The scripts, each with what it uses: Redis runs these definitions anew at each call, a tenth of a microsecond each
 line, and Lua takes no more than 200 of them in one script."""

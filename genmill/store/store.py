@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError
 
 from genmill import keys
 from genmill.errors import JobCanceled, JobExpired, JobPoisoned, StoreUnavailable
-from genmill.jobs import Claim, JobRecord, JobRequest, error_json
+from genmill.jobs import LOADING, Claim, JobRecord, JobRequest, error_json
 from genmill.settings import Durability, Settings
 from genmill.store import encoding, scripts
 from genmill.store.callbacks import CallbackBook
@@ -168,6 +168,11 @@ class Store:
         """Look at so many of the jobs that wait for others and are due for it; returns how many there were."""
         return int(self._scripts["revisit"](args=[most]))
 
+    def forget_idle(self, cursor: int, most: int = 200) -> int:
+        """Drop what is known of tenants that have begun anew by the time they come again; about so many are looked at.
+        Returns the cursor to go on from, 0 once all were seen."""
+        return int(self._scripts["forget"](args=[cursor, most]))
+
     def refile(self, claim: Claim, request: JobRequest) -> bool:
         """Turn a plain RQ call of worker.tasks.generate into the job that it describes."""
         fields = (
@@ -183,6 +188,13 @@ class Store:
         for job_id, fence, step, total in steps:
             args += [job_id, fence, json.dumps({"step": step, "steps": total})]
         return int(self._scripts["progress"](args=args)) if args else 0
+
+    def note_loading(self, claims: Iterable[Claim], *, is_over: bool = False) -> None:
+        """These running jobs wait for their model, which is being loaded; or do not any more. The end of their run, or
+        the next claim, takes it back as well."""
+        text = "" if is_over else LOADING
+        args = [part for claim in claims for part in (claim.job_id, claim.fence, text)]
+        self._scripts["progress"](args=args)
 
     def attempt(self, delivery: Claim, body: bytes) -> Attempt | None:
         """Count an attempt; `body` is kept if it is the first one. None when the lease was lost: send nothing.

@@ -23,7 +23,7 @@ from tests.api.conftest import IMAGE_JOB, TEXT_JOB, Caller, finish_one
 from tests.conftest import SettingsFactory
 from tests.fleet import eventually
 from tests.receiver import Receiver, receiving
-from worker.deliveries import DeliveryStation
+from worker.deliveries import OUR_FAULT, DeliveryStation
 from worker.engines.base import Postponed, Returned
 
 CAPTIONS = load_registry().get("captions").batch_key
@@ -71,6 +71,20 @@ def ended_job(caller: Caller, store: Store, url: str) -> str:
     job_id = str(caller("POST", "/v1/jobs", json={**TEXT_JOB, "webhook": url}).json["id"])
     finish_one(store, CAPTIONS, {"outputs": [], "text": {"text": "a red circle"}})
     return job_id
+
+
+def test_a_fault_of_ours_is_an_attempt_that_tells_nothing_of_us(
+    alice: Caller, store: Store, receiver: Receiver, deliver: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("/srv/secrets at 10.0.0.7")
+
+    monkeypatch.setattr("worker.deliveries.signed_headers", broken)
+    job_id = ended_job(alice, store, receiver.url)
+    assert deliver() == 1
+    (delivery,) = alice("GET", f"/v1/jobs/{job_id}/deliveries").json["data"]
+    assert (delivery["state"], [one["status"] for one in delivery["attempts"]]) == ("waiting", [0])
+    assert delivery["attempts"][0]["detail"] == OUR_FAULT
 
 
 @pytest.fixture

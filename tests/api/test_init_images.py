@@ -149,8 +149,8 @@ def test_a_lost_answer_keeps_job_and_image(
 ) -> None:
     submit, calls = Store.submit_told, []
 
-    def lose_first_answer(self: Store, request: Any) -> Stored:
-        reply = submit(self, request)
+    def lose_first_answer(self: Store, request: Any, guard: Any = None) -> Stored:
+        reply = submit(self, request, guard)
         calls.append(reply)
         if len(calls) == 1:
             raise RedisConnectionError("gone")

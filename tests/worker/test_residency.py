@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from genmill import keys
 from genmill.jobs import JobRequest, JobState, new_job_id
-from genmill.registry import Registry
+from genmill.links import Links
+from genmill.registry import ModelSpec, Registry
 from genmill.store import Store
+from genmill.views import job_view
 from tests.conftest import SettingsFactory
-from tests.worker.loading import Loader, all_done, overdue, registry_of, run_until, submit_to, turn
+from tests.worker.doubles import FakeEngine
+from tests.worker.loading import CLASSES, Loader, all_done, overdue, registry_of, run_until, submit_to, turn
 from worker.floor import Floor
 
 
@@ -135,3 +139,32 @@ def test_a_long_backlog_of_one_tenant_does_not_keep_anothers_model_out(
     run_until(floor, lambda: all_done(store, [late]))
     assert not all_done(store, backlog)
     floor.close()
+
+
+def test_who_asks_for_a_job_hears_that_its_model_is_loading(
+    store: Store, make_settings: SettingsFactory, registry: Registry, submit: Callable[..., str]
+) -> None:
+    settings, loader, ids, seen = make_settings(), Loader(), list[str](), list[tuple[Any, Any, Any]]()
+
+    def look() -> None:
+        record, snapshot = store.get(ids[-1]), store.events.look(ids[-1:], {})[ids[-1]]
+        assert record is not None
+        view = job_view(record, Links(settings))
+        assert snapshot is not None
+        seen.append((view["state"], view["waiting_for"], snapshot.progress or view["progress"]))
+
+    def load(spec: ModelSpec) -> FakeEngine:
+        look()
+        return loader(spec)
+
+    floor = Floor(store, registry, settings, load=load)
+    for _ in range(2):
+        ids.append(submit("a"))
+        floor.turn_over("w", CLASSES, None, new_job_id())
+        look()
+        run_until(floor, lambda: all_done(store, ids))
+        look()
+    floor.close()
+
+    running, done = ("running", None, None), ("succeeded", None, None)
+    assert seen == [("running", {"reason": "loading"}, None), running, done, running, done]

@@ -56,7 +56,9 @@ def test_any_fault_of_an_upload_ends_its_job(monkeypatch: pytest.MonkeyPatch) ->
     uploader.start(CLAIM, FINISHED)
     (done,) = eventually(uploader.take_done)
     assert done.outcome is Outcome.FAILED
-    assert "no encoder" in str(done.error)
+    assert "could not be written as a file" in str(done.error)
+    assert "no encoder" not in str(done.error), "the cause is for the operator"
+    assert "no encoder" in done.exc
     uploader.close()
 
 
@@ -72,6 +74,7 @@ def test_a_storage_that_can_neither_keep_nor_delete_ends_the_job_all_the_same() 
     uploader.start(CLAIM, FINISHED)
     (done,) = eventually(uploader.take_done)
     assert (done.outcome, uploader.pending()) == (Outcome.FAILED, 0)
+    assert "could not be stored" in str(done.error)
     uploader.close()
 
 
@@ -180,7 +183,7 @@ def test_an_output_that_is_none_fails_its_job_costs_its_time_and_leaves_nothing(
     uploader.start(CLAIM, Finished("j1", receipt(), images=(good, fails(ValueError("no such colours")))))
     (done,) = eventually(uploader.take_done)
     assert (done.outcome, done.gpu_ms) == (Outcome.FAILED, 5.0)
-    assert "no such colours" in str(done.error)
+    assert "no such colours" in done.exc
     uploader.close()
     assert storage.objects == {}
 

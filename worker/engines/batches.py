@@ -135,6 +135,11 @@ class Batch:
         return self.calls[0].task.is_solitary
 
     @property
+    def expected_ms(self) -> float | None:
+        """None while too little is known."""
+        return self.site.curve(self.shape).expected_ms(self.rows)
+
+    @property
     def is_full(self) -> bool:
         return self.rows >= self.site.caps.of(self.shape)
 
@@ -230,8 +235,7 @@ def batches_beside_urgent(waiting: Sequence[ParkedCall], impatient: frozenset[Ha
 
 
 def _room_beside(batch: Batch) -> int:
-    curve = batch.site.curve(batch.shape)
-    alone_ms = curve.expected_ms(batch.rows)
+    alone_ms = batch.expected_ms
     if alone_ms is None:
         return 0
-    return curve.most_rows(alone_ms * STRETCH, batch.site.caps.of(batch.shape)) or 0
+    return batch.site.curve(batch.shape).most_rows(alone_ms * STRETCH, batch.site.caps.of(batch.shape)) or 0

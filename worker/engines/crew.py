@@ -17,18 +17,23 @@ import torch
 from worker.engines.batches import Part
 from worker.engines.threadstate import ThreadState
 
+CUT_FROM_MS = 30.0
+"""A forward that takes less on all of torch's threads is not cut: each thread would run through the whole module,
+which takes Python's lock for several milliseconds. `bench/rendezvous.py` measures from where on it pays."""
+
 
 class Crew:
-    """`size` threads that compute at once. A crew of one is the calling thread itself."""
+    """`size` threads that compute at once. A crew of one is the calling thread itself. A batch is cut over them from
+    `cut_from_ms` on."""
 
-    def __init__(self, size: int = 1) -> None:
-        self.size = size
+    def __init__(self, size: int = 1, cut_from_ms: float = 0.0) -> None:
+        self.size, self.cut_from_ms = size, cut_from_ms
         self._pool = _single_threads(size) if size > 1 else None
 
     @classmethod
     def of(cls, device: torch.device) -> Self:
         """As many threads as torch would use on a CPU; one elsewhere."""
-        return cls(torch.get_num_threads() if device.type == "cpu" else 1)
+        return cls(torch.get_num_threads(), CUT_FROM_MS) if device.type == "cpu" else cls()
 
     def compute(self, parts: Sequence[Part]) -> list[Exception | None]:
         """Compute all, the largest first; what each raised, in their order.

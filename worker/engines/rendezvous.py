@@ -28,7 +28,7 @@ from worker.engines.task import Task
 
 log = logging.getLogger(__name__)
 
-STEP_PATIENCE = 20
+STEP_PATIENCE = 30
 """Turns after which a step that urgent tasks held up is taken, by all who can share it: nobody starves."""
 AHEAD = 2
 """Forwards that a device has been given and not ended, at most."""
@@ -192,7 +192,7 @@ class Hub:
 
     def _compute(self, batches: Sequence[Batch]) -> None:
         """Serve the calls of all batches at once, as far as the crew reaches."""
-        parts = [part for batch in batches for part in batch.cut(self._crew.size)]
+        parts = [part for batch in batches for part in batch.cut(self._parts_of(batches))]
         if not parts:
             return
         self._keep_pace()
@@ -211,6 +211,11 @@ class Hub:
             for part, error in own:
                 if error is not None:
                     self._divide(part, error, was_alone=len(parts) == 1)
+
+    def _parts_of(self, batches: Sequence[Batch]) -> int:
+        """In how many parts to compute each. One by itself that is soon done is computed whole."""
+        is_small = len(batches) == 1 and (batches[0].expected_ms or inf) < self._crew.cut_from_ms
+        return 1 if is_small else self._crew.size
 
     def _keep_pace(self) -> None:
         """The host gives the device work before the last is done, so that it never waits, but not so far ahead that

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from redis import Redis
 from rq.executions import Execution
@@ -392,6 +394,32 @@ def test_parked_tenants_hide_nobody_behind_them(
     redis.hset("gm:vt", mapping={f"u{number}": 100 for number in range(5)})
     free = {submit(f"u{number}", store=store) for number in range(5)}
     assert {c.job_id for c in store.claim("w", CLASSES, [Want(shapes.batch_key, 8)]).claims} == free
+
+
+def test_tenants_that_come_and_go_leave_nothing_and_lose_nothing(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    """Who has had more than the others, or waits, is remembered."""
+    for number in range(300):
+        submit(f"t{number}")
+    while claims := store.claim("w", CLASSES, [Want(shapes.batch_key, 32)]).claims:
+        store.settle([Settlement(claim.job_id, claim.fence, Outcome.FINISHED, gpu_ms=5.0) for claim in claims])
+    clock = float(redis.get("gm:vclock") or 0)  # type: ignore[arg-type]  # replies are not decoded
+    redis.hset(
+        "gm:vt", mapping={"ahead": clock + 1, "waits": clock / 2} | {f"long ago {n}": n / 1e6 for n in range(600)}
+    )
+    submit("waits")
+    kept = redis.hmget("gm:vt", "ahead", "waits")
+
+    cursor, looks = store.forget_idle(0, 20), 1
+    while cursor:
+        cursor, looks = store.forget_idle(cursor, 20), looks + 1
+    assert looks > 1, "a look has an end"
+    left: Any = redis.hgetall("gm:vt")
+    assert redis.hmget("gm:vt", "ahead", "waits") == kept
+    assert all(float(time_) > clock for tenant, time_ in left.items() if tenant != b"waits")
+    submit("t0")
+    assert float(redis.hget("gm:vt", "t0") or 0) >= clock, "one that comes again begins at the clock"  # type: ignore[arg-type]  # as above
 
 
 def test_a_key_whose_tenants_are_all_full_leaves_the_turn_to_another(

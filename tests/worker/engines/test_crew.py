@@ -17,8 +17,8 @@ from worker.engines.crew import Crew
 class CountingCrew(Crew):
     """Notes how many parts it was given at once."""
 
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
+    def __init__(self, size: int, cut_from_ms: float = 0.0) -> None:
+        super().__init__(size, cut_from_ms)
         self.given: list[int] = []
 
     def compute(self, parts: Sequence[Part]) -> list[Exception | None]:
@@ -56,6 +56,24 @@ def test_groups_of_one_turn_are_computed_together() -> None:
     crew.close()
 
     assert crew.given == [4]
+
+
+def test_a_batch_that_is_soon_done_stays_whole() -> None:
+    crew = CountingCrew(3, cut_from_ms=10.0)
+    meeting = Meeting(crew=crew)
+    meeting.site.curve((3,)).means.update({1: 2.0, 4: 8.0, 6: 12.0})
+    results = []
+    for count in (4, 6):
+        for number in range(count):
+            meeting.hub.start(lambda number=number: results.append(meeting.call(torch.full((1, 3), float(number)))))
+        meeting.run()
+    for width in (3, 3, 5):  # two groups are computed at once, each by a thread of the crew
+        meeting.hub.start(lambda width=width: meeting.call(torch.ones(1, width)))
+    meeting.run()
+    crew.close()
+
+    assert crew.given == [1, 3, 3]
+    assert [result[0, 0].item() for result in results] == [2.0 * n for n in (0, 1, 2, 3, 0, 1, 2, 3, 4, 5)]
 
 
 def test_a_single_call_is_the_callers_own_work(crew: Crew) -> None:
