@@ -48,6 +48,7 @@ def identify(scope: Scope | None = None) -> ApiKey:
     refused all the same. Every key that is given is looked up, so that the time of the answer tells nothing of it.
     """
     given, needed = _given_key(), scope or (Scope.READ if request.method in _READING else Scope.SUBMIT)
+    g.pop("submitter", None)  # who was believed to submit; see recall_submitter
     known = None if given is None else services().known_keys.look_up(given)
     key = known and known.key
     if key is None and given is None and not services().settings.auth and needed is not Scope.ADMIN:
