@@ -24,8 +24,12 @@ _BATCH_QUERY = (
     parameter("query", "priority", {"$ref": "#/components/schemas/JobClass"}, "With lines: class of those without."),
     parameter("query", "expires_in_s", {"type": "integer", "minimum": 60}, "With lines: seconds that the batch has."),
     parameter("query", "rerun", {"type": "boolean"}, "With lines: run them although an earlier batch has."),
-    parameter("query", "webhook", {"type": "string"}, "With lines: called once the batch has ended, signed."),
-)
+    parameter(
+        "query", "webhook", {"type": "string"},
+        "With lines: called once the batch has ended, signed. Where its address holds a secret, use the header.",
+    ),
+    parameter("header", "Genmill-Webhook", {"type": "string"}, "With lines: their webhook; as the query has it."),
+)  # fmt: skip
 _BATCH_PAGE = (
     parameter("query", "limit", {"type": "integer", "minimum": 1, "maximum": 100}, "Most batches on the page."),
     parameter("query", "after", {"type": "string"}, "`after` of the page before."),

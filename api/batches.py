@@ -36,6 +36,8 @@ MOST_INTAKES = 4
 """Of the 32 threads that the Procfile gives gunicorn: a large body keeps one for minutes, and 64 files open."""
 READ_BYTES = 1 << 16
 SOURCES = ("file_id", "uri", "resume_of")
+WEBHOOK_HEADER = "Genmill-Webhook"
+"""The webhook of lines. A query stands in the logs of all that it passes, and such an address may hold a secret."""
 
 Query = TypeVar("Query", bound=BaseModel)
 
@@ -134,13 +136,34 @@ def _create(tenant: str) -> tuple[BatchRecord, bool]:
         raise LimitReached(detail, faults=(fault,), retry_after_s=5)
     try:
         if request.mimetype in LINES_TYPES:
-            return _take_in(_body_chunks(), _query(BatchOptions), tenant, {})
+            return _take_in(_body_chunks(), _options_of_lines(), tenant, {})
         raw = read_json()
+        if WEBHOOK_HEADER in request.headers:
+            raise _header_fault("a JSON body has its webhook beside its other fields", "with lines", "with JSON")
         if openai_batches.SOURCE in raw:
             return openai_batches.create(raw, tenant, services())
         return _from_source(_batch_body(raw), tenant)
     finally:
         _seats.release()
+
+
+def _options_of_lines() -> BatchOptions:
+    """Of the query and the header. Raises InvalidRequest."""
+    options, given = _query(BatchOptions), request.headers.get(WEBHOOK_HEADER)
+    if given is None:
+        return options
+    try:
+        webhook = given.encode("latin-1").decode()  # WSGI hands bytes on so
+    except UnicodeDecodeError:
+        raise _header_fault("it is not UTF-8", "UTF-8", repr(given[:80])) from None
+    if options.webhook not in (None, webhook):
+        raise _header_fault("the query names another webhook", "1 webhook", "2 webhooks")
+    return options.model_copy(update={"webhook": webhook})
+
+
+def _header_fault(why: str, limit: str, value: str) -> InvalidRequest:
+    detail = f"{WEBHOOK_HEADER}: {why}"
+    return InvalidRequest(detail, faults=(FieldFault(f"/{WEBHOOK_HEADER}", detail, limit, value),))
 
 
 def _batch_body(raw: Mapping[str, Any]) -> BatchBody:

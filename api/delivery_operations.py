@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from api.operation import ABSENT, BODY, IDEMPOTENCY, INVALID, READ, Operation, json_answer, json_body
+from api.operation import (
+    ABSENT,
+    BODY,
+    IDEMPOTENCY,
+    INVALID,
+    LIMITED,
+    RATE,
+    READ,
+    Operation,
+    json_answer,
+    json_body,
+)
 
 _NOTHING = {422: "It has no webhook, none was due yet, or the delivery is not known; `errors` tells"}
 
@@ -18,7 +29,8 @@ def _operations(owner: str, path: str) -> Iterator[Operation]:
     yield Operation(
         "post", f"{path}/redeliver", f"redeliver{owner}",
         f"Send the webhook of a {owner.lower()} once more, under the same webhook-id",
-        {202: json_answer("It will be sent", "Redelivery")}, READ | ABSENT | INVALID | BODY | _NOTHING, (IDEMPOTENCY,),
+        {202: json_answer("It will be sent", "Redelivery", RATE)},
+        READ | ABSENT | INVALID | BODY | LIMITED | _NOTHING, (IDEMPOTENCY,),
         json_body("RedeliverBody", {}), is_body_needed=False,
     )  # fmt: skip
 

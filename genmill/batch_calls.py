@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from genmill.errors import FieldFault, InvalidRequest
+
 if TYPE_CHECKING:
     from genmill.client import Client
 
@@ -38,10 +40,10 @@ class BatchCalls:
         self, lines: Path, priority: str = "p3", expires_in_s: int | None = None, webhook: str | None = None
     ) -> dict[str, Any]:
         """Raises BatchInvalid with numbered faults, and the other errors of the client."""
-        options = {"priority": priority, "expires_in_s": expires_in_s, "webhook": webhook}
+        options = {"priority": priority, "expires_in_s": expires_in_s}
         return self._client.call(
             "POST", "/v1/batches", params={name: value for name, value in options.items() if value is not None},
-            content=FileBytes(lines), headers={"content-type": "application/x-ndjson"},
+            content=FileBytes(lines), headers={"content-type": "application/x-ndjson", **_webhook_header(webhook)},
             timeout=httpx.Timeout(INTAKE_TIMEOUT_S, connect=5),
         )  # fmt: skip
 
@@ -72,3 +74,13 @@ class BatchCalls:
     def fetch(self, url: str) -> bytes:
         """What lies under an output's link."""
         return self._client.fetch(url)
+
+
+def _webhook_header(webhook: str | None) -> dict[str, bytes]:
+    """Not in the query, which stands in logs. Raises InvalidRequest where no header can hold it."""
+    if webhook is None:
+        return {}
+    if not webhook.isprintable():
+        detail = f"webhook must be a URL, got {webhook[:80]!r}"
+        raise InvalidRequest(detail, faults=(FieldFault("/webhook", detail, "a URL", repr(webhook[:80])),))
+    return {"genmill-webhook": webhook.encode()}

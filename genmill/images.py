@@ -13,6 +13,10 @@ from genmill.settings import Settings
 
 FORMATS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp"}
 
+OPAQUE_FROM = 128
+"""The alpha of a mask's pixel from which on it stays. Pipelines cut a mask of greys at the same place: a faint veil
+would be taken, and nothing painted."""
+
 # The limit is the setting's, tested below before decoding; Pillow's own would warn at another number.
 Image.MAX_IMAGE_PIXELS = None
 
@@ -37,16 +41,16 @@ def decode_image(body: bytes, settings: Settings, pointer: str = "/input/init_im
 
 
 def mask_of_alpha(body: bytes, settings: Settings, pointer: str) -> Image.Image:
-    """A mask that tells by transparency what is painted anew, in shades of grey: what is transparent is white. Raises
-    InvalidImage, also where nothing is transparent."""
+    """A mask that tells by transparency what is painted anew: white where more than half transparent, black elsewhere.
+    Raises InvalidImage, also where no pixel is so."""
     upright = _upright(body, settings, pointer)
     alpha = upright.convert("RGBA").getchannel("A") if upright.has_transparency_data else None
-    if alpha is None or alpha.getextrema()[0] == 255:
-        limit, value = "transparent pixels where it is painted anew", "none"
-        raise _fault(
-            pointer, f"nothing of the mask is transparent, so nothing would be painted; {limit}", limit, value
-        )
-    return ImageOps.invert(alpha)
+    least = 255 if alpha is None else next(value for value, count in enumerate(alpha.histogram()) if count)
+    if alpha is None or least >= OPAQUE_FROM:
+        limit, value = f"pixels of an alpha below {OPAQUE_FROM}", f"an alpha of {least} or more"
+        detail = f"nothing of the mask is transparent, so nothing would be painted: it needs {limit}, got {value}"
+        raise _fault(pointer, detail, limit, value)
+    return alpha.point(lambda value: 255 * (value < OPAQUE_FROM))
 
 
 def _upright(body: bytes, settings: Settings, pointer: str) -> Image.Image:

@@ -12,7 +12,7 @@ from typing import assert_never
 from redis.exceptions import RedisError
 
 from genmill import keys
-from genmill.errors import InvalidJob, JobCanceled, ModelUnavailable
+from genmill.errors import JobCanceled, ModelUnavailable
 from genmill.extras import family_of
 from genmill.jobs import Claim
 from genmill.links import Links
@@ -42,12 +42,11 @@ from worker.residency import Residents
 from worker.stations import Station
 from worker.traces import trace
 from worker.turns import whose_turn
+from worker.unavailable import unavailable
 from worker.uploads import Uploader
 
 log = logging.getLogger("genmill.worker")
 
-MAX_POSTPONED, ELSEWHERE_S = 5, 5.0
-"""How often, and for how long, a job is put off whose model does not load; see Residents.LOAD_RETRY_S."""
 NOTHING = Claimed((), "busy")
 MAX_PENDING_UPLOADS = 256
 """Above this the storage is not keeping up, and claiming more would only pile results up in memory."""
@@ -114,7 +113,7 @@ class Floor:
             if is_device_lost(err):
                 raise
             log.exception("batch %s cannot start", claims[0].batch_key)
-            self._record([_unavailable(claim, err) for claim in claims])
+            self._record([unavailable(claim, err) for claim in claims])
         for claim in self._calls.take_refiled():
             self._ends.forget(claim.job_id, claim.fence)
 
@@ -292,14 +291,3 @@ def _at_most(want: Want, most: int | None) -> Want:
         slots, urgent = min(slots, most), min(want.urgent, max(0, most - slots))
         return want._replace(slots=slots, urgent=urgent)
     return want._replace(slots=slots)
-
-
-def _unavailable(claim: Claim, error: Exception) -> StationEvent:
-    """Another worker may have the model; after so many that had not, the job ends. What the model's engine could do
-    nowhere ends at once."""
-    if isinstance(error, InvalidJob):
-        return Failed(claim.job_id, error)
-    failure = ModelUnavailable(f"{claim.batch_key}: {error}")
-    if claim.postponed < MAX_POSTPONED:
-        return Postponed(claim.job_id, ELSEWHERE_S, failure)
-    return Failed(claim.job_id, failure)

@@ -39,14 +39,14 @@ def filled(claim: Claim, outputs: Mapping[str, Made]) -> Claim:
     try:
         references, given = read(request), request["input"]
     except (*_UNREADABLE, KeyError) as err:
-        raise InvalidJob(f"the stored references cannot be read: {err}") from None
+        raise InvalidJob("the stored references cannot be read") from err
     for place, reference in references.items():
         made = outputs.get(reference.job_id)
         output = _output(reference, made if made and made.tenant == claim.tenant else None, place)
         try:
             given = put(given, place, output)
         except (ValueError, LookupError, TypeError) as err:
-            raise InvalidJob(f"the stored input has no place {place!r}: {err}") from None
+            raise InvalidJob(f"the stored input has no place {place!r}") from err
     return replace(claim, call=(function, [{**request, "input": given}, *others], kwargs))
 
 

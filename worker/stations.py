@@ -209,7 +209,7 @@ class ModelStation:
             request = claim.call[1][0]
             job_input = read(request["input"])
         except (ValueError, KeyError, IndexError, TypeError) as err:
-            raise InvalidJob(f"the stored input cannot be read: {err}") from None
+            raise InvalidJob("the stored input cannot be read") from err
         except InvalidRequest as err:
             raise InvalidJob(err.detail) from None
         return EngineJob(

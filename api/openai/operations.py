@@ -38,7 +38,7 @@ _EDIT = {
                 "image": {"type": "string", "format": "binary"},
                 "mask": {
                     "type": "string", "format": "binary",
-                    "description": "As large as the image; where it is transparent, the image is painted anew.",
+                    "description": "As large as the image; where its alpha is below 128, the image is painted anew.",
                 },
                 "prompt": {"type": "string"},
                 "model": {"type": "string"}, "n": {"type": "integer"}, "size": {"type": "string"},

@@ -1,12 +1,12 @@
 -- Makes a delivery that was due before due once more, now, with its schedule from the start: one that has ended, or that
 -- waits for its next attempt. It keeps its id, and its body as long as Redis still has it.
 -- ARGV: key of the hash of what it tells of, id of that, delivery ('' for the latest one), Idempotency-Key ('' for none),
---       hash of the request, seconds that the key is kept
+--       hash of the request, seconds that the key is kept, static limits (JSON)
 -- Returns {verdict, delivery}: 'queued'; 'pending' (it waits for a worker, or one sends it now: it stays as it is, and only
 -- the key is kept); or, and nothing is changed, 'replayed' or 'mismatch' (the key is known, with this request or another),
--- 'none' (no webhook was asked for), 'early' (none was due yet) or 'unknown' (a delivery that is not, or no more, among the
--- latest).
-local key, about, wanted, idem, request, idem_ttl_s = unpack(ARGV)
+-- 'none' (no webhook was asked for), 'early' (none was due yet), 'unknown' (a delivery that is not, or no more, among the
+-- latest) or 'limited' (its tenant has asked for too much in this minute; then scope, limit, value, seconds to wait).
+local key, about, wanted, idem, request, idem_ttl_s, limits = unpack(ARGV)
 local tenant, hook, start_hook, told = unpack(redis.call('HMGET', key, 'tenant', 'hook', 'start_hook', 'told'))
 
 -- Attempts that were made, as JSON; the latest last.
@@ -67,10 +67,17 @@ end
 
 local found = idem ~= '' and known()
 if found then return found end
-if idem ~= '' then remember() end
 local h = load(id)
 local is_held = redis.call('HEXISTS', K.leases, id) == 1  -- an attempt runs, also of one that RQ canceled or deleted
-if is_held or h.status == 'queued' or h.status == 'started' then return {'pending', id} end
+local is_pending = is_held or h.status == 'queued' or h.status == 'started'
+if not is_pending then
+  read_limits(limits)
+  local broken = broken_rate(tenant)
+  if broken then return {'limited', id, broken[1], tostring(broken[2]), tostring(broken[3]), broken[4]} end
+  count_request(tenant)
+end
+if idem ~= '' then remember() end
+if is_pending then return {'pending', id} end
 if h.exists then send_again(h) else write_anew() end
 send_waiting()
 flush_lanes()

@@ -12,6 +12,7 @@ from redis import Redis
 from redis.commands.core import Script
 
 from genmill import keys
+from genmill.store import encoding
 
 
 class DeliveryState(StrEnum):
@@ -66,9 +67,9 @@ class Redelivery(NamedTuple):
 class CallbackBook:
     """All methods raise redis.exceptions.RedisError when the server is gone."""
 
-    def __init__(self, redis: Redis, redeliver: Script) -> None:
+    def __init__(self, redis: Redis, redeliver: Script, static_limits: str) -> None:
         self._redis: Any = redis  # as in Store: ours are bytes
-        self._redeliver = redeliver
+        self._redeliver, self._static_limits = redeliver, static_limits
 
     def deliveries(self, subject: Subject) -> list[Delivery]:
         """The latest first: those that it remembers, then those that only their log knows. None before the first is
@@ -96,9 +97,11 @@ class CallbackBook:
     ) -> Redelivery:
         """Send the delivery once more, or the latest one. Safe to repeat: one that waits or is sent is left as it is,
         also one that RQ canceled while it is sent, and a key that is known (for `ttl_s`) changes nothing. Verdicts:
-        see redeliver.lua."""
+        see redeliver.lua. Raises LimitReached: one that is sent counts in its tenant's rate, as a submission does."""
         args: list[Any] = [subject.key, subject.id, delivery_id or "", idempotency_key or "", body_hash, ttl_s]
-        verdict, found = self._redeliver(args=args)
+        verdict, found, *refusal = self._redeliver(args=[*args, self._static_limits])
+        if refusal:
+            raise encoding.limit_reached(encoding.read_refusal(refusal))
         return Redelivery(verdict.decode(), found.decode())
 
     def _stored(self, ids: Sequence[str]) -> list[tuple[bytes | None, float | None]]:

@@ -121,8 +121,7 @@ def read_submitted(verdict: Sequence[Any]) -> Submitted:
     """One answer of submit.lua."""
     kind, *rest = verdict
     if kind == b"limited":
-        scope, limit, value, retry_after_s = rest
-        return Submitted("", refusal=Refusal(scope.decode(), float(limit), float(value), int(retry_after_s)))
+        return Submitted("", refusal=read_refusal(rest))
     if kind == b"late":
         deadline_ms, soonest_ms = rest
         return Submitted("", late=Late(int(deadline_ms) / 1000, int(soonest_ms) / 1000))
@@ -134,6 +133,11 @@ def read_submitted(verdict: Sequence[Any]) -> Submitted:
     if kind == b"dependency":
         return Submitted("", unmet=Unmet(*(part.decode("utf-8", "replace") for part in rest)))
     return Submitted(rest[0].decode(), is_replay=kind == b"replayed", is_mismatch=kind == b"mismatch")
+
+
+def read_refusal(told: Sequence[Any]) -> Refusal:
+    scope, limit, value, retry_after_s = told
+    return Refusal(scope.decode(), float(limit), float(value), int(retry_after_s))
 
 
 def accepted(submitted: Submitted, request: JobRequest) -> tuple[str, bool]:

@@ -28,7 +28,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "settle": (*_ENDS, "foreign", "again", "paces", "settling"),
     "turn": tuple(part for part in LIBRARY if part not in ("quota", "chains")),
     **dict.fromkeys(_OTHERS, (*_ENDS, "chains", "foreign")),
-    **dict.fromkeys(("redeliver", "conclude"), ("base", "lanes", "outbox")),
+    "redeliver": ("base", "lanes", "usage", "outbox", "limits", "quota"),
+    "conclude": ("base", "lanes", "outbox"),
     **dict.fromkeys(("enroll", "feed", "collect", "call_off"), ("base",)),
     **dict.fromkeys(("standing", "forget"), ()),
 }

@@ -54,8 +54,8 @@ class Store:
         self.memory = MemoryBook(redis)
         self.forwards = ForwardsBook(redis)
         self.sources = SourceBook(redis)
-        self.callbacks = CallbackBook(redis, self._scripts["redeliver"])
         self._static_limits = json.dumps(dict(settings.limits))
+        self.callbacks = CallbackBook(redis, self._scripts["redeliver"], self._static_limits)
         self._class_delays = json.dumps(settings.class_delay_ms)
 
     def submit(self, request: JobRequest) -> tuple[str, bool]:

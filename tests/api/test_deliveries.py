@@ -87,6 +87,21 @@ def test_a_fault_of_ours_is_an_attempt_that_tells_nothing_of_us(
     assert delivery["attempts"][0]["detail"] == OUR_FAULT
 
 
+def test_what_is_sent_once_more_counts_as_a_submission(
+    alice: Caller, store: Store, receiver: Receiver, deliver: Callable[[], int]
+) -> None:
+    job_id = ended_job(alice, store, receiver.url)
+    assert deliver() == 1
+    store.limits.set({"rate:alice": 2})
+    told = alice("POST", f"/v1/jobs/{job_id}/redeliver")
+    assert (told.status_code, told.headers["RateLimit"].split(";")[1]) == (202, "r=0")
+    assert deliver() == 1
+    refused = alice("POST", f"/v1/jobs/{job_id}/redeliver")
+    assert (refused.status_code, refused.json["error"]["code"]) == (429, "limit_reached")
+    assert 1 <= int(refused.headers["Retry-After"]) <= keys.RATE_WINDOW_S
+    assert deliver() == 0
+
+
 @pytest.fixture
 def ended_batch(app: Flask, alice: Caller, store: Store, receiver: Receiver) -> str:
     services: Services = app.extensions["genmill"]

@@ -163,11 +163,21 @@ def encoded(image: Image.Image, **options: object) -> bytes:
 
 
 def test_a_mask_by_transparency_is_white_where_it_is_transparent() -> None:
-    image = Image.new("RGBA", (3, 1), (255, 255, 255, 255))
-    image.putpixel((0, 0), (255, 255, 255, 0))
-    image.putpixel((1, 0), (0, 0, 0, 55))
+    alphas = (0, 1, 127, 128, 254, 255)
+    image = Image.new("RGBA", (len(alphas), 1))
+    for x, alpha in enumerate(alphas):
+        image.putpixel((x, 0), (200, 100, 0, alpha))
     mask = mask_of_alpha(encoded(image), SETTINGS, "/mask")
-    assert (mask.mode, [mask.getpixel((x, 0)) for x in range(3)]) == ("L", [255, 200, 0])
+    assert (mask.mode, [mask.getpixel((x, 0)) for x in range(6)]) == ("L", [255, 255, 255, 0, 0, 0])
+
+
+@pytest.mark.parametrize("alpha", [128, 254])
+def test_a_veil_is_no_hole(alpha: int) -> None:
+    body = encoded(Image.new("RGBA", (2, 2), (0, 0, 0, alpha)))
+    with pytest.raises(InvalidImage, match="nothing of the mask is transparent") as caught:
+        mask_of_alpha(body, SETTINGS, "/mask")
+    fault = caught.value.faults[0]
+    assert ("alpha below 128" in str(fault.limit), str(alpha) in str(fault.value)) == (True, True)
 
 
 @pytest.mark.parametrize("mode", ["LA", "P", "RGB"])

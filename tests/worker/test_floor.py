@@ -23,7 +23,8 @@ from tests.conftest import SettingsFactory
 from tests.fleet import eventually
 from tests.worker.doubles import FakeEngine
 from worker.engines.base import Engine
-from worker.floor import MAX_POSTPONED, NOTHING, Floor
+from worker.floor import NOTHING, Floor
+from worker.unavailable import MAX_POSTPONED
 
 CLASSES = ["p0", "p1", "p2", "p3", "callbacks"]
 SPEC = load_registry().get("shapes")
@@ -187,6 +188,31 @@ def test_a_job_whose_model_loads_nowhere_ends_with_the_reason(
     assert record is not None
     assert record.error is not None
     assert (record.state, record.error["code"]) == (JobState.FAILED, "model_unavailable")
+
+
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_what_a_library_says_of_a_model_that_does_not_load_is_for_the_operator_alone(
+    store: Store, make_settings: SettingsFactory, redis: Redis, *, is_wrapped: bool
+) -> None:
+    def load(_spec: ModelSpec) -> Engine:
+        try:
+            raise OSError("no file /srv/models/secret/unet")  # noqa: TRY301 - what a library does
+        except OSError as error:
+            if is_wrapped:
+                raise ModelUnavailable(f"model shapes: {error}") from error
+            raise
+
+    floor = Floor(store, load_registry(), make_settings(), load=load)
+    job_id = submit(store)
+    redis.hset(keys.job(job_id), "postponed", MAX_POSTPONED)
+    claim_into(floor)
+    run_dry(floor)
+    floor.close()
+    record, kept = store.get(job_id), Job.fetch(job_id, connection=redis, serializer=JSONSerializer).latest_result()
+    assert record is not None
+    assert record.error is not None
+    assert record.error["message"].endswith(": it could not be loaded; the worker's log tells why")
+    assert "/srv/models/secret" in str(kept and kept.exc_string)
 
 
 def test_claim_and_settle_are_one_round_trip_each_or_one_together(

@@ -175,7 +175,7 @@ def test_only_a_lack_of_memory_makes_others_go(serve: Serve, store: Store, regis
             return super().__call__(spec)
 
     floor = serve(Broken(gib={"a": 1}, device=GPU), "a")
-    assert "no such file" in why_not(floor, store, registry, "b")
+    assert "could not be loaded" in why_not(floor, store, registry, "b")
     assert resident(floor) == "a"
 
 

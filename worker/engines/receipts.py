@@ -54,11 +54,14 @@ def make_receipt(spec: ModelSpec, place: Place, seed: int, meter: Meter, loras: 
 
 
 def failed(job_id: str, error: Exception, gpu_ms: float = 0.0) -> Failed:
-    """The end of a job in its client's terms; what a model raises is logged whole and told in short."""
+    """The end of a job in its client's terms. What a model's libraries raise may name files and hosts: it is logged,
+    and shown by RQ's tools; the client hears of which kind it was."""
     if isinstance(error, JobFailure):
         return Failed(job_id, error, gpu_ms)
     log.warning("job %s failed", job_id, exc_info=error)
-    return Failed(job_id, GenerationFailed(f"{type(error).__name__}: {str(error)[:500]}"), gpu_ms)
+    failure = GenerationFailed(f"the model raised {type(error).__name__} while it worked on this job; it is logged")
+    failure.__cause__ = error
+    return Failed(job_id, failure, gpu_ms)
 
 
 @cache

@@ -1,4 +1,5 @@
--- What a tenant may submit: waiting jobs, submissions a minute, GPU seconds a day.
+-- What a tenant may submit: waiting jobs, submissions a minute (webhooks that it has sent once more count as one each),
+-- GPU seconds a day.
 
 local waiting_jobs, rates = {}, {}
 local function waiting_of(tenant)
@@ -13,21 +14,29 @@ local function rate_of(tenant)
   return rates[tenant]
 end
 
--- The first quota that one more job would break: scope, limit, value, seconds after which to try again.
+-- Of a quota that one more would break: scope, limit, value, seconds after which to try again.
+local function over(name, tenant, value, retry_s)
+  local most = limit_of(name .. ':' .. tenant, name .. ':*')
+  if most and value(tenant) >= most then return {name .. ':' .. tenant, most, value(tenant), retry_s()} end
+end
+
+local function broken_rate(tenant)
+  return over('rate', tenant, rate_of, function() return math.max(1, redis.call('TTL', K.rate .. tenant)) end)
+end
+
+-- The first that one more job would break.
 local function broken_quota(tenant)
-  local function over(name, value, retry_s)
-    local most = limit_of(name .. ':' .. tenant, name .. ':*')
-    if most and value() >= most then return {name .. ':' .. tenant, most, value(), retry_s()} end
-  end
-  return over('queued', function() return waiting_of(tenant) end, function() return 5 end)
-    or over('rate', function() return rate_of(tenant) end,
-      function() return math.max(1, redis.call('TTL', K.rate .. tenant)) end)
-    or over('budget', function() return gpu_ms_today(tenant) / 1000 end,
+  return over('queued', tenant, waiting_of, function() return 5 end) or broken_rate(tenant)
+    or over('budget', tenant, function() return gpu_ms_today(tenant) / 1000 end,
       function() return 86400 - now_s % 86400 end)
+end
+
+local function count_request(tenant)
+  rates[tenant] = rate_of(tenant) + 1
+  if redis.call('INCR', K.rate .. tenant) == 1 then redis.call('EXPIRE', K.rate .. tenant, RATE_WINDOW_S) end
 end
 
 local function count_submission(tenant)
   waiting_jobs[tenant] = waiting_of(tenant) + 1
-  rates[tenant] = rate_of(tenant) + 1
-  if redis.call('INCR', K.rate .. tenant) == 1 then redis.call('EXPIRE', K.rate .. tenant, RATE_WINDOW_S) end
+  count_request(tenant)
 end

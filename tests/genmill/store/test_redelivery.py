@@ -11,7 +11,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from genmill import keys
-from genmill.errors import JobFailure
+from genmill.errors import JobFailure, LimitReached
 from genmill.jobs import Claim
 from genmill.registry import ModelSpec
 from genmill.store import Outcome, Settlement, Store, Want
@@ -162,6 +162,29 @@ def test_a_known_key_changes_nothing(store: Store, end: End) -> None:
     assert due(store) == []
     assert store.callbacks.redeliver(subject, None, "k", "another", 60).verdict == "mismatch"
     assert again(store, subject, key="k2")[0] == "queued"
+
+
+def test_what_is_sent_once_more_counts_in_the_tenants_rate(store: Store, end: End, redis: Redis) -> None:
+    subject = end()
+    send(store)
+    tenant, limits = (redis.hget(subject.key, "tenant") or b"").decode(), store.limits
+    limits.set({f"rate:{tenant}": 3})  # the submission was the first
+    assert again(store, subject, key="k")[0] == "queued"
+    assert again(store, subject)[0] == "pending", "which sends nothing"
+    send(store)
+    assert again(store, subject, key="k")[0] == "replayed"
+    assert again(store, subject)[0] == "queued"
+    send(store)
+    rate = limits.rate(tenant)
+    assert rate is not None
+    assert rate.left == 0
+    with pytest.raises(LimitReached) as caught:
+        again(store, subject, key="late")
+    assert (caught.value.scope, caught.value.limit) == (f"rate:{tenant}", 3)
+    assert 1 <= (caught.value.retry_after_s or 0) <= keys.RATE_WINDOW_S
+    assert due(store) == []
+    redis.delete(keys.rate(tenant))  # its minute is over
+    assert again(store, subject, key="late")[0] == "queued", "the key of what was refused is free"
 
 
 def test_a_delivery_that_redis_has_forgotten_is_written_anew(store: Store, end: End, redis: Redis) -> None:

@@ -15,6 +15,7 @@ from tests.worker.engines.runs import end_of, finish, image_job, together, worst
 from worker.engines.base import EngineJob, Failed, Finished
 from worker.engines.diffusion import DiffusionEngine
 from worker.engines.pictures import as_output
+from worker.traces import trace
 
 BAD = "poison"
 
@@ -49,7 +50,8 @@ def test_a_poisoned_job_fails_alone_in_a_batch_of_sixteen(pipe: Any) -> None:
     hook.remove()
     end = end_of(events["job5"])
     assert isinstance(end, Failed)
-    assert end.error.detail == "ValueError: cannot read this prompt"
+    assert end.error.detail == "the model raised ValueError while it worked on this job; it is logged"
+    assert "cannot read this prompt" in trace(end.error), "RQ's tools show it"
     assert worst_difference(pipe, [job for job in jobs if job.job_id != "job5"], events) < 1e-4
 
 

@@ -129,7 +129,7 @@ def test_the_culprit_of_a_shared_call_is_found_by_halving(pipe: Any) -> None:
     events = together(engine_of(pipe), jobs)
     end = end_of(events["bad"])
     assert isinstance(end, Failed)
-    assert end.error.detail == "ValueError: cannot paint this"
+    assert end.error.detail == "the model raised ValueError while it worked on this job; it is logged"
     assert end.gpu_ms > 0
     assert pipe.calls == [8, 4, 4, 2, 2, 1, 1]
     assert worst_difference(pipe, jobs[:7], events) < TOLERANCE
