@@ -12,8 +12,8 @@ import argparse
 import random
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,7 +27,7 @@ from genmill.inputs import ImageInput, SchedulerName
 from genmill.registry import ModelSpec, load_registry
 from worker.encoding import developed
 from worker.engines.base import EngineJob, Finished
-from worker.engines.crew import Crew
+from worker.engines.crew import Crew, single_threads
 from worker.engines.devices import pick_device
 from worker.engines.diffusion import DiffusionEngine
 from worker.engines.pipelines import denoiser_of, load_pipeline
@@ -163,9 +163,7 @@ def whole_and_cut_ms(spec: ModelSpec, rows: Sequence[int], repeats: int) -> dict
     by its rows. Medians of turns."""
     denoiser = denoiser_of(load_pipeline(spec, torch.device("cpu")))
     threads = torch.get_num_threads()
-    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        list(pool.map(lambda _: time.sleep(0.1), range(threads)))  # so that all have begun
-        torch.set_num_threads(threads)
+    with single_threads(threads) as pool:
 
         def cut(given: tuple[torch.Tensor, ...]) -> None:
             parts = zip(*(value.tensor_split(threads) for value in given), strict=True)
@@ -174,10 +172,8 @@ def whole_and_cut_ms(spec: ModelSpec, rows: Sequence[int], repeats: int) -> dict
         spent = {}
         for count in rows:
             given = _arguments(denoiser, count)
-            turns = [
-                (_timed_ms(lambda: _infer(denoiser, given)), _timed_ms(lambda: cut(given)))  # noqa: B023 - run here
-                for _ in range(repeats)
-            ]
+            ways = partial(_infer, denoiser, given), partial(cut, given)
+            turns = [tuple(_timed_ms(way) for way in ways) for _ in range(repeats)]
             spent[f"{count}"] = median(whole for whole, _ in turns), median(cut_ms for _, cut_ms in turns)
     return spent
 

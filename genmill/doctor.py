@@ -34,20 +34,20 @@ def examine(store: Store, registry: Registry, *, mend: bool) -> Iterator[Finding
     yield from _scheduler(store.redis)
     for names in _chunks(store.redis, keys.PREFIXES["job"]):
         ids = [name for name in names if ":" not in name]  # RQ keeps sets of dependents beside its jobs
-        yield from _found(store.examine(ids, mend=mend), mend=mend)
+        yield from _found(store.upkeep.examine(ids, mend=mend), mend=mend)
     leases = [job_id.decode() for job_id in _commands(store).hkeys(keys.PREFIXES["leases"])]
     orphans = [job_id for job_id in leases if not store.redis.exists(keys.job(job_id))]
-    yield from _found(store.examine(orphans, mend=mend), mend=mend)
+    yield from _found(store.upkeep.examine(orphans, mend=mend), mend=mend)
     scopes = [scope for chunk in _chunks(store.redis, keys.PREFIXES["run"]) for scope in chunk]
     for lanes in _chunks(store.redis, keys.PREFIXES["lane"]):
-        yield from _found(store.tidy([], [_lane(name) for name in lanes], mend=mend), mend=mend)
+        yield from _found(store.upkeep.tidy([], [_lane(name) for name in lanes], mend=mend), mend=mend)
         others = {_lane(name)[1] for name in lanes} - {keys.CALL_BATCH_KEY, keys.CALLBACKS}
         strays = [key for key in others if registry.by_batch_key(key) is None]
         yield from (
             Finding(key, "jobs wait for a model or an adapter that this fleet does not know", False)
             for key in sorted(strays)
         )
-    yield from _found(store.tidy(scopes, [], mend=mend), mend=mend)
+    yield from _found(store.upkeep.tidy(scopes, [], mend=mend), mend=mend)
 
 
 def _settings(redis: Redis, *, mend: bool) -> Iterator[Finding]:

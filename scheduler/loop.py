@@ -129,7 +129,7 @@ class Scheduler:
             pass
 
     def _forget(self) -> None:
-        self._forgotten_to = self._store.forget_idle(self._forgotten_to)
+        self._forgotten_to = self._store.upkeep.forget_idle(self._forgotten_to)
 
     def _resign(self) -> None:
         try:

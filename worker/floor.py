@@ -202,9 +202,9 @@ class Floor:
             yield
             return
         log.info("model of %s is loading", claims[0].batch_key)
-        self.store.note_loading(claims)
+        self.store.events.note_loading(claims)
         yield
-        self.store.note_loading(claims, is_over=True)
+        self.store.events.note_loading(claims, is_over=True)
 
     def _station(self, batch_key: str) -> Station | None:
         if batch_key == keys.CALL_BATCH_KEY:

@@ -45,7 +45,7 @@ class LeaseKeeper(threading.Thread):
         due = 0.0
         while not self._stopped.wait(PROGRESS_S):
             try:
-                self._store.note_progress(self._board.take_progress())
+                self._store.events.note_progress(self._board.take_progress())
                 if time.monotonic() >= due:
                     self.renew()
                     due = time.monotonic() + self._store.settings.renew_s

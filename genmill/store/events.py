@@ -1,16 +1,17 @@
-"""What is kept of a running job for those who watch it: deltas of its text, its latest preview."""
+"""What is kept of a running job for those who watch it: how far it is, deltas of its text, its latest preview."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redis import Redis
+from redis.commands.core import Script
 
 from genmill import keys
 from genmill.events import Delta, Preview, Snapshot
-from genmill.jobs import progress_of, state_of
+from genmill.jobs import LOADING, Claim, progress_of, state_of
 
 _SEEN = ("status", "fence", "progress", "error")
 
@@ -41,8 +42,23 @@ class News(NamedTuple):
 class EventLog:
     """All methods raise redis.exceptions.RedisError, and make one round trip, or as many as they say."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, progress: Script) -> None:
         self._redis: Any = redis  # as in Store: ours are bytes
+        self._progress = progress
+
+    def note_progress(self, steps: Iterable[tuple[str, int, int, int]]) -> int:
+        """(job id, fence, step, steps) of running jobs; returns how many were still ours."""
+        args: list[str | int] = []
+        for job_id, fence, step, total in steps:
+            args += [job_id, fence, json.dumps({"step": step, "steps": total})]
+        return int(self._progress(args=args)) if args else 0
+
+    def note_loading(self, claims: Iterable[Claim], *, is_over: bool = False) -> None:
+        """These running jobs wait for their model, which is being loaded; or do not any more. The end of their run, or
+        the next claim, takes it back as well."""
+        text = "" if is_over else LOADING
+        args = [part for claim in claims for part in (claim.job_id, claim.fence, text)]
+        self._progress(args=args)
 
     def write(self, deltas: Sequence[tuple[str, Delta]], previews: Sequence[tuple[str, Preview]]) -> None:
         """By job id, in their order. May be repeated: a delta says where it belongs."""

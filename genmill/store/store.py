@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError
 
 from genmill import keys
 from genmill.errors import JobCanceled, JobExpired, JobPoisoned, StoreUnavailable
-from genmill.jobs import LOADING, Claim, JobRecord, JobRequest, error_json
+from genmill.jobs import Claim, JobRecord, JobRequest, error_json
 from genmill.settings import Durability, Settings
 from genmill.store import encoding, scripts
 from genmill.store.callbacks import CallbackBook
@@ -34,6 +34,7 @@ from genmill.store.messages import (
     Want,
 )
 from genmill.store.sources import SourceBook
+from genmill.store.upkeep import Upkeep
 from genmill.store.usage import UsageBook
 
 AOF_WAIT_MS = 1000
@@ -50,10 +51,11 @@ class Store:
         self._scripts = scripts.register(redis)
         self.limits = LimitBook(redis, settings.limits)
         self.usage = UsageBook(redis)
-        self.events = EventLog(redis)
+        self.events = EventLog(redis, self._scripts["progress"])
         self.memory = MemoryBook(redis)
         self.forwards = ForwardsBook(redis)
         self.sources = SourceBook(redis)
+        self.upkeep = Upkeep(self._scripts)
         self._static_limits = json.dumps(dict(settings.limits))
         self.callbacks = CallbackBook(redis, self._scripts["redeliver"], self._static_limits)
         self._class_delays = json.dumps(settings.class_delay_ms)
@@ -168,11 +170,6 @@ class Store:
         """Look at so many of the jobs that wait for others and are due for it; returns how many there were."""
         return int(self._scripts["revisit"](args=[most]))
 
-    def forget_idle(self, cursor: int, most: int = 200) -> int:
-        """Drop what is known of tenants that have begun anew by the time they come again; about so many are looked at.
-        Returns the cursor to go on from, 0 once all were seen."""
-        return int(self._scripts["forget"](args=[cursor, most]))
-
     def refile(self, claim: Claim, request: JobRequest) -> bool:
         """Turn a plain RQ call of worker.tasks.generate into the job that it describes."""
         fields = (
@@ -181,20 +178,6 @@ class Store:
         delay_ms = self.settings.class_delay_ms[request.job_class.value]
         args = [claim.job_id, claim.fence, delay_ms, encoding.lifetime_s(self.settings), *encoding.flat(fields)]
         return bool(self._scripts["refile"](args=args) == b"ok")
-
-    def note_progress(self, steps: Iterable[tuple[str, int, int, int]]) -> int:
-        """(job id, fence, step, steps) of running jobs; returns how many were still ours."""
-        args: list[str | int] = []
-        for job_id, fence, step, total in steps:
-            args += [job_id, fence, json.dumps({"step": step, "steps": total})]
-        return int(self._scripts["progress"](args=args)) if args else 0
-
-    def note_loading(self, claims: Iterable[Claim], *, is_over: bool = False) -> None:
-        """These running jobs wait for their model, which is being loaded; or do not any more. The end of their run, or
-        the next claim, takes it back as well."""
-        text = "" if is_over else LOADING
-        args = [part for claim in claims for part in (claim.job_id, claim.fence, text)]
-        self._scripts["progress"](args=args)
 
     def attempt(self, delivery: Claim, body: bytes) -> Attempt | None:
         """Count an attempt; `body` is kept if it is the first one. None when the lease was lost: send nothing.
@@ -219,18 +202,6 @@ class Store:
         """Make limits known to all claims for `ttl_s`; False when a later epoch leads or has published already."""
         pairs = encoding.flat(dict(sorted(limits.items())))
         return bool(self._scripts["publish"](args=[epoch, int(ttl_s * 1000), *pairs]))
-
-    def examine(self, job_ids: Sequence[str], *, mend: bool) -> list[tuple[str, str]]:
-        """(job id, fault) of jobs that are not where their status says; with `mend` they are put there."""
-        faults = self._scripts["examine"](args=[int(mend), *job_ids])
-        return encoding.pairs(faults)
-
-    def tidy(
-        self, scopes: Sequence[str], lanes: Sequence[tuple[str, str, str]], *, mend: bool
-    ) -> list[tuple[str, str]]:
-        """(name, fault) of slots that no lease holds and of lanes (class, batch key, tenant) that no claim finds."""
-        flat = [part for lane in lanes for part in lane]
-        return encoding.pairs(self._scripts["tidy"](args=[int(mend), len(scopes), *scopes, *flat]))
 
     def get(self, job_id: str) -> JobRecord | None:
         return self.get_many([job_id])[0]

@@ -90,7 +90,7 @@ def test_a_queued_job_is_followed_to_its_end(alice: Caller, store: Store, follow
     fence = claim(store, CAPTIONS)
     store.events.write([(job_id, Delta(fence, 0, "a red"))], [])
     follower.until(EventKind.TOKEN)
-    store.note_progress([(job_id, fence, 2, 16)])
+    store.events.note_progress([(job_id, fence, 2, 16)])
     follower.until(EventKind.PROGRESS)
     store.events.write([(job_id, Delta(fence, 5, " circ"))], [])
     store.settle([Settlement(job_id, fence, Outcome.FINISHED, {"text": TEXT, "outputs": []})])

@@ -92,7 +92,9 @@ def test_a_key_is_known_for_a_while_and_not_past_its_end(redis: Redis) -> None:
     known = KnownKeys(redis, clock=lambda: now_s)
     short, long = (api_keys.create(redis, "alice", "", lifetime_s=life_s, now_s=now_s) for life_s in (30, 3600))
     assert known.recall(short) is None
-    assert known.look_up(short) == known.recall(short) != None  # noqa: E711 - equal, and there
+    found = known.look_up(short)
+    assert found is not None
+    assert known.recall(short) == found
     assert known.look_up(long) == known.recall(long)
     now_s += 30
     assert known.recall(short) is None

@@ -43,7 +43,7 @@ class PromptWorker:
             self.taken += len(claims)
             leaving = [claim for claim in claims if not self._is_held(claim)]
             kept = [claim for claim in claims if self._is_held(claim)]
-            self._store.note_progress([(claim.job_id, claim.fence, 9, 20) for claim in kept])
+            self._store.events.note_progress([(claim.job_id, claim.fence, 9, 20) for claim in kept])
             self._store.events.write([(claim.job_id, Delta(claim.fence, 0, WORDS[:EARLY])) for claim in kept], [])
             self._held += kept
             canceled = self._store.renew([(claim.job_id, claim.fence) for claim in self._held]).canceled

@@ -16,9 +16,11 @@ from PIL import Image
 from tests.fleet import eventually
 
 RUN = """
+import signal
 import sys
 from genmill import cli
 from genmill.demo import run
+signal.signal(signal.SIGINT, signal.default_int_handler)  # heard, also where a shell runs the tests in the background
 run.ROUNDS = 1  # the second is for the times, which are not looked at here
 cli.main(sys.argv[1:])
 """
@@ -30,13 +32,8 @@ def start(out: Path) -> subprocess.Popen[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("GENMILL_", "RQ_"))}
     return subprocess.Popen(
         [sys.executable, "-c", RUN, "demo", "--json", "--out", str(out)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, preexec_fn=hear_ctrl_c,  # noqa: PLW1509  # no other thread runs here
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
     )  # fmt: skip
-
-
-def hear_ctrl_c() -> None:
-    """A shell's background job ignores SIGINT, and so does every child of it; a person's Ctrl-C is heard."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def alive(family: list[psutil.Process]) -> list[psutil.Process]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,9 @@ from rq.serializers import JSONSerializer
 
 from genmill import keys
 from genmill.errors import ModelUnavailable
-from genmill.jobs import JobRequest, JobState, new_job_id
+from genmill.jobs import JobRecord, JobRequest, JobState, new_job_id
 from genmill.registry import ModelSpec, load_registry
+from genmill.settings import Settings
 from genmill.storage import FolderStorage
 from genmill.store import Outcome, Store
 from tests.conftest import SettingsFactory
@@ -175,10 +176,11 @@ def test_jobs_of_a_model_that_does_not_load_are_left_to_other_workers_with_the_r
         floor.close()
 
 
-def test_a_job_whose_model_loads_nowhere_ends_with_the_reason(
-    store: Store, make_settings: SettingsFactory, redis: Redis
-) -> None:
-    floor = Floor(store, load_registry(), make_settings(), load=broken)
+def ended_where_nobody_loads(
+    store: Store, redis: Redis, settings: Settings, load: Callable[[ModelSpec], Engine]
+) -> JobRecord:
+    """A job that was put off as often as may be, and comes to a worker that fails to load its model, too."""
+    floor = Floor(store, load_registry(), settings, load=load)
     job_id = submit(store)
     redis.hset(keys.job(job_id), "postponed", MAX_POSTPONED)
     claim_into(floor)
@@ -186,6 +188,13 @@ def test_a_job_whose_model_loads_nowhere_ends_with_the_reason(
     floor.close()
     record = store.get(job_id)
     assert record is not None
+    return record
+
+
+def test_a_job_whose_model_loads_nowhere_ends_with_the_reason(
+    store: Store, make_settings: SettingsFactory, redis: Redis
+) -> None:
+    record = ended_where_nobody_loads(store, redis, make_settings(), broken)
     assert record.error is not None
     assert (record.state, record.error["code"]) == (JobState.FAILED, "model_unavailable")
 
@@ -202,14 +211,8 @@ def test_what_a_library_says_of_a_model_that_does_not_load_is_for_the_operator_a
                 raise ModelUnavailable(f"model shapes: {error}") from error
             raise
 
-    floor = Floor(store, load_registry(), make_settings(), load=load)
-    job_id = submit(store)
-    redis.hset(keys.job(job_id), "postponed", MAX_POSTPONED)
-    claim_into(floor)
-    run_dry(floor)
-    floor.close()
-    record, kept = store.get(job_id), Job.fetch(job_id, connection=redis, serializer=JSONSerializer).latest_result()
-    assert record is not None
+    record = ended_where_nobody_loads(store, redis, make_settings(), load)
+    kept = Job.fetch(record.job_id, connection=redis, serializer=JSONSerializer).latest_result()
     assert record.error is not None
     assert record.error["message"].endswith(": it could not be loaded; the worker's log tells why")
     assert "/srv/models/secret" in str(kept and kept.exc_string)

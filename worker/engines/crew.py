@@ -28,7 +28,7 @@ class Crew:
 
     def __init__(self, size: int = 1, cut_from_ms: float = 0.0) -> None:
         self.size, self.cut_from_ms = size, cut_from_ms
-        self._pool = _single_threads(size) if size > 1 else None
+        self._pool = single_threads(size) if size > 1 else None
 
     @classmethod
     def of(cls, device: torch.device) -> Self:
@@ -58,7 +58,7 @@ class Crew:
             self._pool.shutdown()
 
 
-def _single_threads(size: int) -> ThreadPoolExecutor:
+def single_threads(size: int) -> ThreadPoolExecutor:
     """Threads whose operators use no further ones. What torch grants to other threads stays as it was."""
     granted = torch.get_num_threads()
     pool = ThreadPoolExecutor(size, "genmill-forward", initializer=_take_one_thread)

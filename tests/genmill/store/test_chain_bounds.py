@@ -83,7 +83,7 @@ def test_the_doctor_leaves_to_the_scheduler_what_is_too_many_for_one_script(
     middle = [submit(depends_on={top: "/depends_on/0"}) for _ in range(2)]
     crowd(redis, *middle)
     redis.delete(keys.job(top))
-    assert [fault for _, fault in store.examine(middle, mend=True)] == ["waits for what has ended"] * 2
+    assert [fault for _, fault in store.upkeep.examine(middle, mend=True)] == ["waits for what has ended"] * 2
     assert len(ended_of(redis, dict.fromkeys(middle, 1))) == 1
     assert store.revisit() == 1
     assert len(ended_of(redis, dict.fromkeys(middle, 1))) == 2

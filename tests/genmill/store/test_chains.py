@@ -73,7 +73,7 @@ def leftovers(redis: Redis) -> set[str]:
 
 def mended(store: Store, job_id: str) -> list[str]:
     """What the doctor finds with one job, and mends."""
-    return [fault for _, fault in store.examine([job_id], mend=True)]
+    return [fault for _, fault in store.upkeep.examine([job_id], mend=True)]
 
 
 def faults(store: Store) -> list[str]:

@@ -411,9 +411,9 @@ def test_tenants_that_come_and_go_leave_nothing_and_lose_nothing(
     submit("waits")
     kept = redis.hmget("gm:vt", "ahead", "waits")
 
-    cursor, looks = store.forget_idle(0, 20), 1
+    cursor, looks = store.upkeep.forget_idle(0, 20), 1
     while cursor:
-        cursor, looks = store.forget_idle(cursor, 20), looks + 1
+        cursor, looks = store.upkeep.forget_idle(cursor, 20), looks + 1
     assert looks > 1, "a look has an end"
     left: Any = redis.hgetall("gm:vt")
     assert redis.hmget("gm:vt", "ahead", "waits") == kept
