@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError  # noqa: A004 - redis's own
 from genmill import keys
 from genmill.events import Delta, Preview
 from genmill.jobs import Claim
-from genmill.store import Store
+from genmill.store import Store, scripts
 from genmill.store.events import EventLog
 from tests.fleet import eventually
 from worker import publisher
@@ -29,7 +29,7 @@ class CountingLog(EventLog):
     """Notes each write; the first `failures` do not reach Redis."""
 
     def __init__(self, redis: Redis) -> None:
-        super().__init__(redis)
+        super().__init__(redis, scripts.register(redis)["progress"])
         self.writes: list[list[tuple[str, Delta]]] = []
         self.failures = 0
 
