@@ -57,38 +57,28 @@ def shortfalls(figures: Mapping[str, float]) -> list[str]:
     return [line for promise in promises if (line := promise.shortfall(figures)) is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """All jobs on the fleet, and right after it the images among them as plain calls."""
-
-    outcomes: Sequence[Outcome]
-    plain: PlainRun
-
-    @property
-    def fleet_s(self) -> float:
-        """From the first submission to the end of the last image."""
-        return fleet_seconds([outcome for outcome in self.outcomes if outcome.job.is_image and outcome.has_succeeded])
+Round = Sequence[Outcome]
+"""All jobs, once through the fleet."""
 
 
 def figures_of(
-    rounds: Sequence[Round], message_ids: Mapping[str, set[str]], refused: int, wall_s: float
+    rounds: Sequence[Round], plain: PlainRun, message_ids: Mapping[str, set[str]], refused: int, wall_s: float
 ) -> dict[str, float]:
     """All figures of the report, by name: of the first round, but for failures and webhooks, which count in any, and
-    for the times compared, which are means over the rounds."""
-    outcomes, plain = rounds[0].outcomes, rounds[0].plain
+    for the fleet's time, which is the mean over the rounds."""
+    outcomes = rounds[0]
     done = [outcome for outcome in outcomes if outcome.has_succeeded]
     images = [outcome for outcome in done if outcome.job.is_image]
     receipts = [outcome.view["receipt"] for outcome in images]
     row_forwards = sum(receipt["forwards"] for receipt in receipts)
     forwards = sum(receipt["forwards_share"] for receipt in receipts)
     waits = [total for outcome in done if (total := outcome.view["timings"]["total_s"]) is not None]
-    fleet_s = fmean(one.fleet_s for one in rounds)
-    plain_s = fmean(one.plain.total_s for one in rounds)
+    fleet_s = fmean(map(fleet_seconds, rounds))
     sample = images[:: max(1, len(images) // ALONE)][:ALONE]
     return {
         "jobs": len(outcomes),
         "succeeded": len(done),
-        "failed": sum(not outcome.has_succeeded for one in rounds for outcome in one.outcomes),
+        "failed": sum(not outcome.has_succeeded for one in rounds for outcome in one),
         "forwards": round(forwards),
         "mean_batch": round(row_forwards / forwards, 2) if forwards else 0.0,
         "max_batch": max((receipt["batch_max"] for receipt in receipts), default=0),
@@ -96,29 +86,29 @@ def figures_of(
         "text_fidelity": _share([is_in_grammar(outcome) for outcome in done if not outcome.job.is_image]),
         "max_abs_diff_vs_alone": max((difference(o, plain) for o in sample), default=1.0),
         "max_abs_diff_of_all": max((difference(o, plain) for o in images), default=1.0),
-        "callbacks_verified": min(_told_once(one.outcomes, message_ids) for one in rounds),
+        "callbacks_verified": min(_told_once(one, message_ids) for one in rounds),
         "callbacks_refused": refused,
-        "speedup_vs_one_at_a_time": round(plain_s / fleet_s, 2) if fleet_s else 0.0,
+        "speedup_vs_one_at_a_time": round(plain.total_s / fleet_s, 2) if fleet_s else 0.0,
         "fleet_s": round(fleet_s, 2),
-        "one_at_a_time_s": round(plain_s, 2),
+        "one_at_a_time_s": round(plain.total_s, 2),
         "p50_s": round(percentile(waits, 50), 3),
         "p95_s": round(percentile(waits, 95), 3),
         "wall_s": round(wall_s, 1),
     }
 
 
-def samples_of(rounds: Sequence[Round]) -> dict[str, Any]:
+def samples_of(rounds: Sequence[Round], plain: PlainRun) -> dict[str, Any]:
     """What each round took, and of the first one line for each job: what was asked, how it went, what came out."""
-    first = rounds[0]
     return {
-        "fleet_s": [round(one.fleet_s, 3) for one in rounds],
-        "one_at_a_time_s": [round(one.plain.total_s, 3) for one in rounds],
-        "jobs": [_sample(outcome, first.plain) for outcome in first.outcomes],
+        "fleet_s": [round(fleet_seconds(one), 3) for one in rounds],
+        "one_at_a_time_s": round(plain.total_s, 3),
+        "jobs": [_sample(outcome, plain) for outcome in rounds[0]],
     }
 
 
-def fleet_seconds(images: Sequence[Outcome]) -> float:
-    """From the first submission to the end of the last of these jobs, by the fleet's own clock."""
+def fleet_seconds(outcomes: Round) -> float:
+    """From the first submission to the end of the last image, by the fleet's own clock."""
+    images = [outcome for outcome in outcomes if outcome.job.is_image and outcome.has_succeeded]
     if not images:
         return 0.0
     first = min(_time(outcome.view["queued_at"]) for outcome in images)

@@ -150,15 +150,17 @@ def alone(*numbers: int) -> PlainRun:
     return PlainRun(dict.fromkeys(numbers, floats), dict.fromkeys(numbers, 10.0), {"threads": 2})
 
 
-def figures_of(*rounds: measure.Round, message_ids: dict[str, set[str]] | None = None) -> dict[str, float]:
-    return measure.figures_of(rounds, message_ids or {}, refused=0, wall_s=33.33)
+def figures_of(
+    *rounds: measure.Round, plain: PlainRun, message_ids: dict[str, set[str]] | None = None
+) -> dict[str, float]:
+    return measure.figures_of(rounds, plain, message_ids or {}, refused=0, wall_s=33.33)
 
 
 def test_figures_come_from_the_receipts_and_the_clock_of_the_fleet() -> None:
     outcomes = [outcome(0), outcome(1, start_s=1, end_s=8), text_outcome(" circle on a blue background")]
     ids = {"j0": {"a"}, "j1": {"b", "c"}, "j9": {"d"}}
 
-    figures = figures_of(measure.Round(outcomes, alone(0, 1)), message_ids=ids)
+    figures = figures_of(outcomes, plain=alone(0, 1), message_ids=ids)
 
     assert (figures["jobs"], figures["succeeded"], figures["failed"]) == (3, 3, 0)
     assert (figures["forwards"], figures["mean_batch"], figures["max_batch"]) == (5, 8.0, 16)
@@ -169,29 +171,27 @@ def test_figures_come_from_the_receipts_and_the_clock_of_the_fleet() -> None:
     assert figures["p50_s"] == 5.0
 
 
-def test_times_are_means_of_the_rounds_and_failures_and_webhooks_count_in_any() -> None:
-    first = measure.Round([outcome(0, end_s=9)], alone(0))
-    second = measure.Round([outcome(0, end_s=3)], PlainRun(alone(0).pictures, {0: 20.0}, {}))
+def test_the_fleets_time_is_the_mean_of_the_rounds_and_failures_and_webhooks_count_in_any() -> None:
+    first, second = [outcome(0, end_s=9)], [outcome(0, end_s=3)]
+    plain = PlainRun(alone(0).pictures, {0: 15.0}, {})
 
-    figures = figures_of(first, second, message_ids={"j0": {"a"}})
+    figures = figures_of(first, second, plain=plain, message_ids={"j0": {"a"}})
     assert (figures["fleet_s"], figures["one_at_a_time_s"], figures["speedup_vs_one_at_a_time"]) == (6.0, 15.0, 2.5)
     assert (figures["jobs"], figures["p50_s"], figures["callbacks_verified"]) == (1, 9.0, 1)
 
-    broken = measure.Round(
-        [dataclasses.replace(outcome(0, "failed"), view={**outcome(0, "failed").view, "id": "x"})], alone(0)
-    )
-    figures = figures_of(first, broken, message_ids={"j0": {"a"}})
+    broken = [dataclasses.replace(outcome(0, "failed"), view={**outcome(0, "failed").view, "id": "x"})]
+    figures = figures_of(first, broken, plain=plain, message_ids={"j0": {"a"}})
     assert (figures["failed"], figures["callbacks_verified"]) == (1, 0)
 
 
 def test_a_failed_job_counts_and_spoils_nothing_else() -> None:
-    figures = figures_of(measure.Round([outcome(0), outcome(1, "failed")], alone(0, 1)))
+    figures = figures_of([outcome(0), outcome(1, "failed")], plain=alone(0, 1))
 
     assert (figures["succeeded"], figures["failed"], figures["fidelity"]) == (1, 1, 1.0)
 
 
 def test_figures_of_nothing_that_succeeded_are_figures_still() -> None:
-    figures = figures_of(measure.Round([outcome(0, "failed")], alone(0)))
+    figures = figures_of([outcome(0, "failed")], plain=alone(0))
 
     json.dumps(figures, allow_nan=False)
     assert "max_abs_diff_vs_alone is 1" in " ".join(measure.shortfalls(figures))
@@ -239,9 +239,7 @@ def test_each_promise_that_is_not_kept_is_named(figure: str, value: float, said:
 
 def test_the_report_is_the_json_of_every_benchmark(tmp_path: Path) -> None:
     machine = report.machine([{"device": "cpu", "dtype": "float32", "versions": {}}], {"threads": 2})
-    samples = measure.samples_of(
-        [measure.Round([outcome(0), text_outcome(" ring"), outcome(1, "failed")], alone(0, 1))]
-    )
+    samples = measure.samples_of([[outcome(0), text_outcome(" ring"), outcome(1, "failed")]], alone(0, 1))
 
     report.write_report(tmp_path / "report.json", GOOD, samples, machine)
 
