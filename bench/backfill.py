@@ -171,7 +171,7 @@ def figures(lines: int, out: Path, seen: Samples, wall_s: float) -> dict[str, fl
 @contextmanager
 def backfilled(worker: str) -> Iterator[tuple[Path, dict[str, str], Sampler]]:
     """A fleet of its own: its folder, the environment of its clients, and who looks at its Redis."""
-    with tempfile.TemporaryDirectory() as name, ValkeyServer(save="", appendonly="no") as server:
+    with tempfile.TemporaryDirectory() as name, ValkeyServer(port=pick_port(), save="", appendonly="no") as server:
         folder, url = Path(name), f"redis://{server.host}:{server.port}/0"
         with mill(folder, url, worker) as env:
             sampler = Sampler(connect(load_settings(redis_url=url, secret_key="x" * 20)))

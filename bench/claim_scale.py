@@ -28,6 +28,7 @@ from genmill.jobs import JobRequest, new_job_id
 from genmill.registry import ModelSpec, load_registry
 from genmill.settings import load_settings
 from genmill.store import Outcome, Settlement, Store, Want
+from genmill.up.ports import pick_port
 
 OUT = Path(__file__).parent / "results" / "claim.json"
 CLASSES = ["p0", "p1", "p2", "p3"]
@@ -177,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     part = 10 if given.quick else 1
     about, cases = machine(), {}
-    with ValkeyServer(save="", appendonly="no") as server:
+    with ValkeyServer(port=pick_port(), save="", appendonly="no") as server:
         bench = Bench(server)
         memory = bench.memory(ENDED // part)
         for jobs, tenants in SIZES:

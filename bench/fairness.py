@@ -22,6 +22,7 @@ from genmill.jobs import JobRequest, new_job_id
 from genmill.registry import load_registry
 from genmill.settings import Settings, load_settings
 from genmill.store import Outcome, Settlement, Store, Want
+from genmill.up.ports import pick_port
 
 OUT = Path(__file__).parent / "results" / "fairness.json"
 SLOTS = 16
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     heavy = 1_000 if given.quick else 10_000
     about, ratios, samples = machine(), [], []
-    with ValkeyServer(save="", appendonly="no") as server:
+    with ValkeyServer(port=pick_port(), save="", appendonly="no") as server:
         settings = load_settings(
             redis_url=f"redis://{server.host}:{server.port}/0", storage_url="file:///tmp", secret_key="x" * 20
         )

