@@ -16,7 +16,7 @@ from api.batch_lines import NativeLines
 from api.batch_views import result_view
 from api.line_streams import lines_response
 from api.openai import batches as openai_batches
-from api.requests import read_json
+from api.requests import BROKEN, read_json
 from api.services import services
 from api.submission import check_metadata
 from genmill import net
@@ -227,7 +227,7 @@ def _body_chunks() -> Iterator[bytes]:
         while chunk := request.stream.read(READ_BYTES):
             seen += len(chunk)
             yield chunk
-    except OSError as err:
+    except BROKEN as err:
         raise InvalidRequest(f"the body broke off: {type(err).__name__}") from None
     if given is not None and seen < given:
         raise InvalidRequest(f"the body broke off after {seen} of {given} bytes")

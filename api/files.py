@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from flask import Blueprint, Response, jsonify, request
-from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Json, ValidationError
 from werkzeug.datastructures import FileStorage
 
 from api import uploads
@@ -22,6 +22,7 @@ from api.requests import read_form
 from api.services import services
 from api.submission import MAX_METADATA_BYTES
 from api.uploads import FilePage, Upload
+from genmill import strict_json
 from genmill.batches.parts import NDJSON
 from genmill.errors import FieldFault, InvalidRequest
 from genmill.images import FORMATS, open_header
@@ -39,13 +40,22 @@ Purpose = Literal["vision", "user_data", "assistants", "batch"]
 blueprint = Blueprint("files", __name__)
 
 
+def _strict(text: object) -> object:
+    """Raises ValueError where pydantic reads more than JSON: NaN, for one."""
+    if isinstance(text, str):
+        strict_json.loads(text)
+    return text
+
+
 class UploadForm(BaseModel):
     """The form of `POST /v1/files`, but for the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     purpose: Purpose = Field(default="vision", description="`batch` for lines of a batch; else it is an image.")
-    metadata: Json[dict[str, Any]] = Field(default_factory=dict, description="JSON object, given back with the file.")
+    metadata: Annotated[Json[dict[str, Any]], BeforeValidator(_strict)] = Field(
+        default_factory=dict, description="JSON object, given back with the file."
+    )
     anchor: Literal["created_at"] = Field(default="created_at", alias="expires_after[anchor]")
     lifetime_s: Annotated[int, Field(ge=3600, le=2_592_000)] | None = Field(
         default=None, alias="expires_after[seconds]", description="Without it the file stays until it is deleted."

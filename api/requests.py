@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flask import Flask, Response, g, request
+from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from api import desk
@@ -21,6 +22,8 @@ MAX_WAIT_S = 60.0
 MAX_KEY_CHARS = 255
 READ_TIMEOUT_S = 30.0
 HSTS_S = 365 * 24 * 3600
+BROKEN = (OSError, ClientDisconnected, ParseException)
+"""What reading a body raises that ends early, or whose chunks are none."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _WAIT = re.compile(r"^\s*wait\s*(?:=\s*\"?(\d{1,6}(?:\.\d+)?)\"?)?\s*(?:;.*)?$", re.IGNORECASE)
@@ -40,7 +43,7 @@ def read_json() -> dict[str, Any]:
     _check_type("application/json")
     try:
         body = strict_json.loads(_bounded_body())
-    except (ValueError, RecursionError) as err:
+    except ValueError as err:
         raise _malformed(f"the body is not valid JSON: {err}", "one JSON object") from None
     if not isinstance(body, dict):
         raise _malformed(f"the body must be a JSON object, got {type(body).__name__}", "one JSON object")
@@ -70,7 +73,7 @@ def reading() -> Iterator[None]:
     try:
         with desk.away():
             yield
-    except (OSError, ClientDisconnected) as err:
+    except BROKEN as err:
         raise InvalidRequest(f"the body broke off: {type(err).__name__}") from None
     finally:
         if connection is not None:

@@ -22,6 +22,8 @@ from genmill.errors import (
 
 TRIES = 6
 LONGEST_PAUSE_S = 30.0
+MOST_DIGITS = 9
+"""Of the seconds in a Retry-After: more are no answer."""
 
 _RETRIED = frozenset({409, 429, 502, 503, 504})
 _BY_STATUS: Mapping[int, type[GenmillError]] = {
@@ -98,7 +100,9 @@ def _classes() -> dict[str, type[GenmillError]]:
 
 
 def _asked_s(retry_after: str | None) -> int | None:
-    return int(retry_after) if retry_after is not None and retry_after.isdecimal() else None
+    if retry_after is None or not retry_after.isdecimal() or len(retry_after) > MOST_DIGITS:
+        return None
+    return int(retry_after)
 
 
 def _pause_s(number: int, retry_after: str | None) -> float:

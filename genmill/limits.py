@@ -13,11 +13,16 @@ _SHOWN = (
     "weight:<tenant>, queued:<tenant>, rate:<tenant>, budget:<tenant>; * stands for any model, tenant or host"
 )
 
+MOST = 1e12
+"""Of any limit: whole numbers are exact up to here in Lua, in JSON and in floats, and nothing counts further."""
+
 
 def check_limit(scope: str, value: float) -> None:
     """Raises ValueError naming what is wrong with the scope or its value."""
     if not _SCOPE.fullmatch(scope):
         raise ValueError(f"{scope!r} is no scope; there are {_SHOWN}")
+    if not value <= MOST:  # nor is NaN
+        raise ValueError(f"{scope} must be at most {MOST:g}, got {value:g}")
     if scope.startswith("weight:"):
         if value <= 0:
             raise ValueError(f"{scope} must be above 0, got {value:g}")

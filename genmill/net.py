@@ -116,6 +116,7 @@ def _checked_shape(url: str, settings: Settings, pointer: str, *, is_http_fine: 
         )
     try:
         parsed = httpx.URL(url)
+        _ = parsed.host  # decoded as it is read: what says that it is IDNA need not be
     except (httpx.InvalidURL, ValueError):
         raise _fault(pointer, "this is not a URL", "a URL", url[:80]) from None
     is_http_fine = is_http_fine or settings.allow_http_webhooks or settings.allow_private_urls
@@ -284,10 +285,10 @@ def _retry_after_s(text: str | None) -> float | None:
     if text is None:
         return None
     if text.strip().isdecimal():
-        return float(text)
+        return float(text)  # however many digits: infinite at most
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return max(0.0, (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 

@@ -105,7 +105,7 @@ class Settings(BaseSettings):
             return value
         try:
             return strict_json.loads(value)
-        except (ValueError, RecursionError):
+        except ValueError:
             raise ValueError(f"must be JSON such as {AS_JSON[str(info.field_name)]}") from None
 
     @field_validator("class_delay_s")

@@ -19,6 +19,7 @@ from genmill import audit, keys
 from genmill.audit import Actor
 from genmill.errors import FieldFault, InvalidRequest, NotFound
 from genmill.keys import JobClass
+from genmill.limits import MOST
 from genmill.store.limits import LimitBook
 from genmill.strict_json import NUMERIC
 
@@ -39,7 +40,7 @@ _TENANT = re.compile(TENANT)
 _CLASSES = keys.PREFIXES["classes"]
 _LIMITS = keys.PREFIXES["limset"]
 
-Most = Annotated[int, Field(ge=0), NUMERIC]
+Most = Annotated[int, Field(ge=0, le=int(MOST)), NUMERIC]
 
 
 class TenantFacts(BaseModel):
@@ -47,14 +48,14 @@ class TenantFacts(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    weight: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMERIC] | None = Field(
+    weight: Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False), NUMERIC] | None = Field(
         default=None, description="Share of GPU time among tenants that wait."
     )
     classes: tuple[JobClass, ...] | None = Field(default=None, min_length=1, description="Priorities that it may use.")
     max_running: Most | None = Field(default=None, description="Jobs that run at once.")
     max_queued: Most | None = Field(default=None, description="Jobs that wait.")
     rate_per_minute: Most | None = Field(default=None, description="Submissions a minute.")
-    gpu_seconds_per_day: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMERIC] | None = Field(
+    gpu_seconds_per_day: Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False), NUMERIC] | None = Field(
         default=None, description="GPU-seconds a day (UTC)."
     )
 

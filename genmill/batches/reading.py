@@ -42,7 +42,7 @@ def read_object(line: bytes | None, most_bytes: int) -> dict[str, Any]:
         raise LineTooLong(detail, faults=(FieldFault("/", detail, f"{most_bytes} bytes", f"over {most_bytes} bytes"),))
     try:
         read = strict_json.loads(line)
-    except (ValueError, RecursionError) as err:
+    except ValueError as err:
         raise _malformed(f"the line is not valid JSON: {err}", line) from None
     if not isinstance(read, Mapping):
         raise _malformed(f"the line must be a JSON object, got {type(read).__name__}", line)

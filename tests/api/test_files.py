@@ -222,6 +222,8 @@ facts = uploads._facts
         ({"purpose": "fine-tune"}, "/purpose"),
         ({"metadata": "{"}, "/metadata"),
         ({"metadata": "[]"}, "/metadata"),
+        ({"metadata": '{"a": NaN}'}, "/metadata"),
+        ({"metadata": '{"a": 1e999}'}, "/metadata"),
         ({"metadata": f'{{"a": "{"x" * 5000}"}}'}, "/metadata"),
         ({"expires_after[seconds]": "60"}, "/expires_after[seconds]"),
         ({"expires_after[anchor]": "last_used"}, "/expires_after[anchor]"),

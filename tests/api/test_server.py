@@ -84,6 +84,20 @@ def test_a_batch_that_breaks_off_leaves_nothing(head: bytes, running: Running) -
     assert httpx.get(f"{running.url}/v1/batches").json()["data"] == []
 
 
+@pytest.mark.parametrize(("path", "kind"), [("/v1/jobs", "json"), ("/v1/batches", "x-ndjson"), ("/v1/files", "form")])
+@pytest.mark.parametrize("chunk", [b"zz\r\nabc\r\n", b"-5\r\nabc\r\n", b"3;a=\x00\r\nabc\r\n"])
+def test_chunks_that_are_none_are_the_clients_fault(path: str, kind: str, chunk: bytes, running: Running) -> None:
+    parts = urlsplit(running.url)
+    content = "multipart/form-data; boundary=b" if kind == "form" else f"application/{kind}"
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10) as client:
+        client.sendall(
+            f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {content}\r\n"
+            "transfer-encoding: chunked\r\n\r\n".encode() + b"1\r\n{\r\n" + chunk
+        )  # fmt: skip
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(64).startswith((b"HTTP/1.1 400", b"HTTP/1.1 422")), path
+
+
 def test_client_round_trip(running: Running) -> None:
     with Client(running.url) as client:
         job = client.submit("shapes", {"prompt": "a red circle"}, metadata={"n": 1})

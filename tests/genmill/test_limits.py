@@ -46,6 +46,9 @@ def test_scopes_of_every_kind(scope: str) -> None:
         ("weight:a", 0, "must be above 0, got 0"),
         ("all", -1, "must be 0 or more, got -1"),
         ("tenant:a", 1.5, "whole number of jobs, got 1.5"),
+        ("budget:a", 1e13, r"at most 1e\+12, got 1e\+13"),
+        ("all", float("inf"), r"at most 1e\+12, got inf"),
+        ("weight:a", float("nan"), r"at most 1e\+12, got nan"),
     ],
 )
 def test_a_limit_that_cannot_be_says_why(scope: str, value: float, reason: str) -> None:
