@@ -6,7 +6,8 @@ import os
 import tempfile
 from pathlib import Path
 
-_UNFINISHED = ".tmp-"
+UNFINISHED = ".tmp-"
+"""How names of files begin that are not whole yet."""
 
 
 def write_durably(path: Path, body: bytes) -> None:
@@ -17,7 +18,7 @@ def write_durably(path: Path, body: bytes) -> None:
 
 def write_whole(path: Path, body: bytes) -> None:
     """The same, but for the name, which survives once the folder is synced."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(body)
@@ -40,5 +41,5 @@ def sync_folder(folder: Path) -> None:
 
 def clear_unfinished(folder: Path) -> None:
     """Removes what a kill left of writes. Nobody may be writing there meanwhile."""
-    for path in folder.glob(f"{_UNFINISHED}*"):
+    for path in folder.glob(f"{UNFINISHED}*"):
         path.unlink(missing_ok=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -23,7 +22,6 @@ from genmill.keys import JobClass
 
 MOST_SHOWN = 20
 """Failed lines that are told one by one; all stand in the manifest."""
-SPOOL = "input.jsonl"
 LINE_EVERY_S = 10.0
 """How often a run without a terminal tells how far it is."""
 
@@ -60,29 +58,21 @@ def backfill(  # noqa: PLR0913 - one parameter for each option
     runs no line twice. Exits with 1 when lines failed; --again runs those once more.
     """
     options = BackfillOptions(priority, expires_in_s, downloads, patience_s, is_again, webhook)
-    lines = spooled(source, output)
-    with open_client(url, api_key) as client, Manifest(output, lines) as manifest:
+    with open_client(url, api_key) as client, Manifest(output, lines_of(source)) as manifest:
         with _bar(screen) as watcher, _told_how_to_go_on(screen, manifest):
-            batch = Backfill(BatchCalls(client), manifest, output, options, watcher).run(lines)
+            batch = Backfill(BatchCalls(client), manifest, output, options, watcher).run(manifest.source)
         document = summary(batch, manifest)
     screen.show(document, lambda: " ".join(f"{name} {document[name]}" for name in ("total", "succeeded", "failed")))
     return Exit.OK if document["succeeded"] == document["total"] else Exit.NOT_DONE
 
 
-def spooled(source: Path, output: Path) -> Path:
-    """A file that a later run can read again: stdin is kept in the output folder, whole, and read once."""
-    if str(source) != "-":
-        if not source.is_file():
-            raise click.BadParameter(f"there is no file {source}", param_hint="FILE")
-        return source
-    kept = output / SPOOL
-    if not kept.exists():
-        output.mkdir(parents=True, exist_ok=True)
-        half = output / f".{SPOOL}"
-        with half.open("wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
-        half.replace(kept)
-    return kept
+def lines_of(source: Path) -> Path | BinaryIO:
+    """Raises click.BadParameter."""
+    if str(source) == "-":
+        return sys.stdin.buffer
+    if not source.is_file():
+        raise click.BadParameter(f"there is no file {source}", param_hint="FILE")
+    return source
 
 
 def summary(batch: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
