@@ -28,12 +28,17 @@ class Submitter(NamedTuple):
 
 
 def recall_submitter() -> Submitter:
-    """Whose key this request has, without a look at Redis where it is known from before. Raises as `identify` does."""
+    """Whose key this request has, without a look at Redis where it is known from before: then `note_submitter` tells
+    that the store has found it good. Raises as `identify` does."""
     known = services().known_keys.recall(_given_key() or "")
     if known is None or Scope.SUBMIT not in known.key.scopes:
         return Submitter(authenticate(), None)
-    g.submitter = known.key.tenant
     return Submitter(known.key.tenant, known.guard)
+
+
+def note_submitter(tenant: str) -> None:
+    """This tenant submits with this request: its answer tells of the tenant's rate."""
+    g.submitter = tenant
 
 
 def authenticate(scope: Scope | None = None) -> str:
@@ -48,7 +53,6 @@ def identify(scope: Scope | None = None) -> ApiKey:
     refused all the same. Every key that is given is looked up, so that the time of the answer tells nothing of it.
     """
     given, needed = _given_key(), scope or (Scope.READ if request.method in _READING else Scope.SUBMIT)
-    g.pop("submitter", None)  # who was believed to submit; see recall_submitter
     known = None if given is None else services().known_keys.look_up(given)
     key = known and known.key
     if key is None and given is None and not services().settings.auth and needed is not Scope.ADMIN:
@@ -58,7 +62,7 @@ def identify(scope: Scope | None = None) -> ApiKey:
     if needed not in key.scopes:
         raise _missing(needed, key)
     if needed is Scope.SUBMIT:
-        g.submitter = key.tenant
+        note_submitter(key.tenant)
     return key
 
 

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 from flask import Blueprint, Response, jsonify, request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from werkzeug.exceptions import HTTPException
 
 from api import rate_limits
-from api.auth import Submitter, authenticate, recall_submitter
+from api.auth import Submitter, authenticate, note_submitter, recall_submitter
 from api.lookup import own_job, own_standing, page_of, standing_of, with_waiting
 from api.requests import idempotency_key, read_json, wait_s
 from api.services import services
@@ -43,7 +44,7 @@ def submit_job() -> Response:
     submitter = recall_submitter()
     try:
         return _submitted(submitter)
-    except GenmillError as err:
+    except (GenmillError, HTTPException) as err:
         if submitter.guard is None:
             raise
         tenant = authenticate()
@@ -58,6 +59,7 @@ def _submitted(submitter: Submitter) -> Response:
     if guard is not None and not reads_nothing(raw):
         tenant, guard = authenticate(), None
     stored = submit(raw, tenant, key, services(), guard=guard)
+    note_submitter(tenant)
     standing = wait_for_job(services().store, standing_of(stored), hold_s)
     rate_limits.note(standing.rate)
     response = _answer(standing, hold_s)

@@ -24,6 +24,7 @@ from genmill.errors import (
     FieldFault,
     IdempotencyMismatch,
     InvalidRequest,
+    KeyChanged,
     LimitReached,
     StorageUnavailable,
     StoreUnavailable,
@@ -146,15 +147,17 @@ def submit(
             services.storage.delete_prefix(folder)  # what of several was stored already
         raise
     try:
-        stored = _store(request, services, None, has_class=has_class)
-    except (IdempotencyMismatch, LimitReached, DeadlineUnmeetable, ClassNotAllowed, DependencyUnusable):
+        stored = _store(request, services, guard, has_class=has_class)
+    except (IdempotencyMismatch, LimitReached, DeadlineUnmeetable, ClassNotAllowed, DependencyUnusable, KeyChanged):
         services.storage.delete_prefix(folder)
         raise
     except RedisError:
         if not _is_stored(request.job_id, services):
             services.storage.delete_prefix(folder)
             raise
-        return _store(request, services, None, has_class=has_class)  # before the answer got lost: an id is stored once
+        return _store(
+            request, services, guard, has_class=has_class
+        )  # before the answer got lost: an id is stored once
     if stored.job_id != request.job_id:
         services.storage.delete_prefix(folder)
     return stored

@@ -176,10 +176,19 @@ def as_json(key: ApiKey) -> dict[str, Any]:
 def _successor(old: Mapping[str, Any], now_s: float) -> dict[str, Any]:
     facts = {name: old[name] for name in ("tenant", "name")}
     facts |= {"created_at": _iso(now_s), "scopes": old.get("scopes", list(DEFAULT_SCOPES))}
-    if expires_at := old.get("expires_at"):
-        lifetime = datetime.fromisoformat(expires_at) - datetime.fromisoformat(old["created_at"])
-        facts["expires_at"] = _iso(now_s + lifetime.total_seconds())
+    if (life_s := _life_s(old)) is not None:
+        facts |= {"expires_at": _iso(now_s + life_s), "life_s": life_s}
     return facts
+
+
+def _life_s(facts: Mapping[str, Any]) -> float | None:
+    """Seconds for which the key was made; None for one that does not end by itself. Of one that was rotated it stands
+    apart from its end, which the grace has set."""
+    if "life_s" in facts:
+        return None if facts["life_s"] is None else float(facts["life_s"])
+    if not (expires_at := facts.get("expires_at")):
+        return None
+    return (datetime.fromisoformat(expires_at) - datetime.fromisoformat(facts["created_at"])).total_seconds()
 
 
 def _ending(old: Mapping[str, Any], new: str, end_s: float, now_s: float) -> dict[str, Any]:
@@ -188,7 +197,7 @@ def _ending(old: Mapping[str, Any], new: str, end_s: float, now_s: float) -> dic
         detail = f"this key has expired at {old['expires_at']}; create a new one"
         raise InvalidRequest(detail, faults=(FieldFault("/key_id", detail, "a valid key", old["expires_at"]),))
     ends_s = end_s if own_end is None else min(own_end, end_s)
-    return {**old, "expires_at": _iso(ends_s), "rotated_to": key_id_of(new)}
+    return {**old, "expires_at": _iso(ends_s), "rotated_to": key_id_of(new), "life_s": _life_s(old)}
 
 
 def _check_facts(name: str, lifetime_s: float | None) -> None:

@@ -242,7 +242,11 @@ LOADING = '{"step": 0, "steps": 0, "loading": true}'
 def progress_of(text: str | bytes) -> tuple[int, int] | None:
     """(step, steps) of a job's progress as it is stored; None where no step was told of."""
     told = json.loads(text) if text else {}
-    return None if "loading" in told or not told else (told["step"], told["steps"])
+    return None if not told or _is_loading(told) else (told["step"], told["steps"])
+
+
+def _is_loading(told: Mapping[str, Any]) -> bool:
+    return "loading" in told
 
 
 def record_from_hash(job_id: str, fields: Mapping[bytes, bytes], result: bytes | None) -> JobRecord:
@@ -261,7 +265,7 @@ def record_from_hash(job_id: str, fields: Mapping[bytes, bytes], result: bytes |
         _function, args, _kwargs = unpack_call(fields.get(b"data", b"[null,null,[],{}]"))
     except (ValueError, TypeError):
         args = []
-    error, steps = document("error"), progress_of(text("progress"))
+    error, steps, told = document("error"), progress_of(text("progress")), document("progress") or {}
     progress = steps and {"step": steps[0], "steps": steps[1]}
     request = args[0] if args and isinstance(args[0], dict) else {}
     return JobRecord(
@@ -269,7 +273,7 @@ def record_from_hash(job_id: str, fields: Mapping[bytes, bytes], result: bytes |
         job_class=text("origin"), batch_key=text("batch_key"), request=request, fence=int(number("fence") or 0),
         rows=int(number("rows") or 1), created_at=text("created_at"), enqueued_ms=number("enqueued_ms") or 0.0,
         started_ms=number("start_ms"), ended_ms=number("ended_ms"), gpu_ms=number("gpu_ms") or 0.0,
-        metadata=document("metadata") or {}, progress=progress, is_loading=text("progress") == LOADING, error=error,
+        metadata=document("metadata") or {}, progress=progress, is_loading=_is_loading(told), error=error,
         result=json.loads(b64decode(result)) if result else None, has_cancel_request=bool(text("cancel")),
         webhook=text("hook") or None, deadline_ms=number("deadline_ms"), dialect=Dialect(text("dialect", "native")),
         depends_on=tuple(json.loads(text("dependency_ids", "[]"))),

@@ -21,7 +21,8 @@ LIBRARIES = (
     "boto3", "rq.cli", "worker.batch_worker", "scheduler.loop", "scheduler.batch_round", "worker.engines.images",
     "worker.engines.text",
 )  # fmt: skip
-"""None of them reads the environment, starts a thread or uses a device when it is imported."""
+"""None of them starts a thread or uses a device when it is imported. What they read of the environment then is that of
+the nursery, see `tests.warm.AT_IMPORT`."""
 OF_A_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 """They reach everybody; nursery and keepers stay, so that tests still hear how their processes end."""
 

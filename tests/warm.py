@@ -20,6 +20,9 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
+AT_IMPORT = ("OMP_", "GOMP_", "MKL_", "KMP_", "OPENBLAS_", "TORCH_", "PYTORCH_", "HF_", "CUDA_", "PYTHON")
+"""How variables begin that the libraries, or the interpreter, read once."""
+OWN = {"OMP_WAIT_POLICY": "PASSIVE"}
 IS_POSSIBLE = sys.platform == "linux"
 """Elsewhere libraries that were imported before a fork need not work after it."""
 
@@ -31,6 +34,11 @@ class WarmProcess:
     """
 
     def __init__(self, args: Sequence[str], env: Mapping[str, str], log: IO[bytes]) -> None:
+        strange = {
+            name for name in {*env, *os.environ}
+            if name.startswith(AT_IMPORT) and name not in OWN and env.get(name) != os.environ.get(name)
+        }  # fmt: skip
+        assert not strange, f"the nursery has imported what reads {', '.join(sorted(strange))}: start this one cold"
         self.args = args
         self.returncode: int | None = None
         request = {"args": list(args), "env": dict(env), "folder": str(Path(__file__).parent.parent)}
@@ -85,7 +93,7 @@ class _Nursery:
                 [sys.executable, "-m", "tests.nursery", str(theirs.fileno())], pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, cwd=Path(__file__).parent.parent,
                 env={name: value for name, value in os.environ.items() if not name.startswith(("GENMILL_", "RQ_"))}
-                | {"OMP_WAIT_POLICY": "PASSIVE"},
+                | OWN,
             )  # fmt: skip
         atexit.register(self.close)
 

@@ -197,14 +197,22 @@ class Floor:
 
     @contextmanager
     def _told_of_loading(self, claims: Sequence[Claim]) -> Iterator[None]:
-        """Where their model is not here, who asks for these jobs meanwhile hears of it. Raises RedisError."""
+        """Where their model is not here, who asks for these jobs meanwhile hears of it; nothing else depends on it."""
         if not self.residents.must_load(claims[0].batch_key):
             yield
             return
         log.info("model of %s is loading", claims[0].batch_key)
-        self.store.events.note_loading(claims)
-        yield
-        self.store.events.note_loading(claims, is_over=True)
+        self._tell_of_loading(claims, is_over=False)
+        try:
+            yield
+        finally:
+            self._tell_of_loading(claims, is_over=True)
+
+    def _tell_of_loading(self, claims: Sequence[Claim], *, is_over: bool) -> None:
+        try:
+            self.store.events.note_loading(claims, is_over=is_over)
+        except RedisError as err:
+            log.warning("nobody hears of the loading of %s: %s", claims[0].batch_key, err)
 
     def _station(self, batch_key: str) -> Station | None:
         if batch_key == keys.CALL_BATCH_KEY:

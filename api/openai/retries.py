@@ -120,10 +120,11 @@ class HeldJobs:
 
     def _attend(self, job_id: str) -> bytes | None:
         """None when the job is this request's now; else the mark of whoever attends it."""
-        commands: Any = self._redis
-        found = commands.set(
-            keys.attended(job_id), self._next_mark(), nx=True, get=True, ex=keys.ATTENDED_TTL_S
-        )  # fmt: skip
+        mark = keys.attended(job_id)
+        with self._redis.pipeline() as pipe:
+            pipe.get(mark)  # Redis before 7.0 does not tell the old value of what SET NX leaves alone
+            pipe.set(mark, self._next_mark(), nx=True, ex=keys.ATTENDED_TTL_S)
+            found, _ = pipe.execute()
         return None if found is None else bytes(found)
 
     def _is_ours(self, job_id: str) -> bool:

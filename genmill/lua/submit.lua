@@ -1,14 +1,15 @@
 -- Stores jobs and puts them into their lanes: created -> queued; or deferred, while they wait for others.
 -- ARGV: hash of an API key and its facts as they have to stand ('' where that is known), static limits (JSON),
 --       idempotency ttl s, list ttl s, delay ms of the class, number of shared values, shared fields of the job hashes
---       as name, value pairs (tenant, origin, batch_key and cost among them), then for each job: id, idempotency key ('' for none), body hash, ttl s, deadline s (0 for none), 1 for best effort, jobs
---       that it depends on (JSON list, '' for none), number of own values, own fields as pairs
+--       as name, value pairs (tenant, origin, batch_key and cost among them), then for each job: id, idempotency key
+--       ('' for none), body hash, ttl s, deadline s (0 for none), 1 for best effort, jobs that it depends on (JSON list,
+--       '' for none), number of own values, own fields as pairs
 -- Returns for each {'stored'|'replayed'|'mismatch', job id}; or of one that was not stored: {'limited', scope, limit,
 -- value, seconds to wait} because its tenant has too many, {'late', deadline ms, soonest end ms} because it would miss
 -- its deadline, {'barred', class, classes} because its tenant may not use this class, {'dependency', id, what, detail}
--- because it cannot wait for that job. {'key'} alone, and nothing is stored, where the API key has changed. Running it
--- twice with one id stores once.
-if ARGV[1] ~= '' and redis.call('HGET', K.apikeys, ARGV[1]) ~= ARGV[2] then return {{'key'}} end
+-- because it cannot wait for that job; or {'key'} because the API key has changed. Running it twice with one id stores
+-- once, and tells that it is stored, whatever became of key and limits in between.
+local has_key_changed = ARGV[1] ~= '' and redis.call('HGET', K.apikeys, ARGV[1]) ~= ARGV[2]
 read_limits(ARGV[3])
 local idem_ttl, list_ttl, delay_ms, shared_count = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local shared = {}
@@ -16,6 +17,7 @@ for i = 8, 7 + shared_count, 2 do shared[ARGV[i]] = ARGV[i + 1] end
 
 local function verdict(id, idem, body)
   if redis.call('EXISTS', K.job .. id) == 1 then return {'stored', id} end
+  if has_key_changed then return {'key'} end
   if idem == '' then return nil end
   local key = K.idem .. shared.tenant .. ':' .. idem
   local known = redis.call('HMGET', key, 'body', 'job')

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from flask import Flask
 from redis import Redis
 
-from api import known_keys
+from api import known_keys, submission
 from api.known_keys import FRESH_S, KnownKeys
-from genmill import api_keys, keys
+from genmill import api_keys, keys, net
+from genmill.inputs import Control, ImageInput
 from genmill.store import Store
 from tests.api.conftest import IMAGE_JOB, Caller
 
@@ -72,12 +74,60 @@ def test_a_key_that_may_no_more_submit_is_told_so(caller: Caller, key: str, redi
     assert caller("POST", "/v1/jobs", json=IMAGE_JOB).status_code == 403
 
 
-@pytest.mark.parametrize("more", READING.values(), ids=READING)
+READERS = {"webhook": (net, "check_webhook"), "depends_on": (submission, "check_sources"),
+           "image": (submission, "read_input_images"), "reference": (submission, "check_sources")}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READING)
 def test_nothing_is_read_for_a_key_that_was_not_looked_up(
-    more: dict[str, Any], caller: Caller, looked_up: list[str]
+    name: str, caller: Caller, looked_up: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caller("POST", "/v1/jobs", json={**IMAGE_JOB, **more})
-    assert looked_up
+    room, reader = READERS[name]
+    seen_before = []
+    read = getattr(room, reader)
+    monkeypatch.setattr(
+        room, reader, lambda *args, **more: (seen_before.append(bool(looked_up)), read(*args, **more))[1]
+    )
+    caller("POST", "/v1/jobs", json={**IMAGE_JOB, **READING[name]})
+    assert seen_before == [True]
+
+
+def test_every_image_of_an_input_counts_as_reading() -> None:
+    roles = ImageInput(prompt="x", init_image="a", mask_image="b", control=Control(name="c", image="d")).images()
+    for role in roles:
+        given = {"control": {"name": "c", "image": "d"}} if role == "control" else {f"{role}_image": "file:x"}
+        assert not submission.reads_nothing({"model": "m", "input": {"prompt": "x", **given}}), role
+
+
+def test_a_body_that_is_too_large_tells_a_revoked_key_nothing(caller: Caller, key: str, redis: Redis) -> None:
+    api_keys.revoke(redis, key)
+    answer = caller("POST", "/v1/jobs", data=b"[" * 12_000_001, content_type="application/json")
+    assert (answer.status_code, "RateLimit" in answer.headers) == (401, False)
+
+
+def test_a_refusal_tells_a_known_key_its_rate(caller: Caller, store: Store) -> None:
+    store.limits.set({"rate:alice": 100})
+    answer = caller("POST", "/v1/jobs", json={})
+    assert (answer.status_code, "RateLimit" in answer.headers) == (422, True)
+
+
+@pytest.mark.parametrize("change", [api_keys.rotate, api_keys.revoke])
+def test_a_submission_that_is_repeated_after_a_lost_answer_is_stored_once_whatever_became_of_its_key(
+    change: Callable[[Redis, str], object], caller: Caller, key: str, redis: Redis, store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    send = Store._send_submits
+
+    def lose_the_answer(self: Store, calls: Any) -> Any:
+        send(self, calls)
+        change(redis, key)
+        return send(self, calls)
+
+    monkeypatch.setattr(Store, "_send_submits", lose_the_answer)
+    before = store.list_ids("alice", None, 10)
+    answer = caller("POST", "/v1/jobs", json=IMAGE_JOB)
+    assert answer.status_code == 202
+    assert store.list_ids("alice", None, 10) == [answer.json["id"], *before]
 
 
 def test_a_replayed_request_finds_its_job(caller: Caller, looked_up: list[str]) -> None:

@@ -19,9 +19,7 @@ RUN = """
 import signal
 import sys
 from genmill import cli
-from genmill.demo import run
 signal.signal(signal.SIGINT, signal.default_int_handler)  # heard, also where a shell runs the tests in the background
-run.ROUNDS = 1  # the second is for the times, which are not looked at here
 cli.main(sys.argv[1:])
 """
 TIMED = ("speedup_vs_one_at_a_time", "wall_s")

@@ -103,6 +103,19 @@ def test_a_rotation_never_prolongs_the_old_key(redis: Redis) -> None:
     assert tenant_of(redis, old, NOW_S + HOUR_S) is None
 
 
+@pytest.mark.parametrize("lifetime_s", [None, 100 * HOUR_S])
+def test_a_second_rotation_makes_a_key_of_the_same_length_of_life(lifetime_s: float | None, redis: Redis) -> None:
+    """As who repeats a call whose answer was lost."""
+    old = api_keys.create(redis, "alice", "", lifetime_s=lifetime_s, now_s=NOW_S)
+    for _ in range(2):
+        new = api_keys.rotate(redis, old, grace_s=HOUR_S, now_s=NOW_S)
+        again = api_keys.rotate(redis, new, grace_s=HOUR_S, now_s=NOW_S)
+        for key in (new, again):
+            ends_s = NOW_S + HOUR_S if key == new else NOW_S + (lifetime_s or 1e9)
+            assert tenant_of(redis, key, ends_s - 1) == "alice"
+    assert tenant_of(redis, old, NOW_S + HOUR_S) is None
+
+
 def test_a_rotation_without_grace_revokes(redis: Redis) -> None:
     old = api_keys.create(redis, "alice", "")
     new = api_keys.rotate(redis, api_keys.key_id_of(old), grace_s=0)

@@ -46,6 +46,13 @@ def test_only_one_leads_and_the_epoch_grows(store: Store, redis: Redis) -> None:
     assert (redis.get("gm:leader"), redis.get("gm:epoch")) == (b"two", b"2")
 
 
+def test_a_tick_forgets_tenants_that_have_nothing_here(store: Store, redis: Redis) -> None:
+    redis.hset("gm:vt", mapping={"gone": 1, "ahead": 3})
+    redis.set("gm:vclock", 2)
+    Scheduler(store, "one").tick()
+    assert redis.hkeys("gm:vt") == [b"ahead"]
+
+
 def test_who_leads_anew_moves_delayed_jobs_at_once_also_after_a_leader_that_was_killed(
     store: Store, redis: Redis
 ) -> None:

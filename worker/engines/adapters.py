@@ -40,10 +40,10 @@ class Wardrobe:
             return 0
         adapter, before = self._spec.adapters[name], bytes_of(*modules_of(self._pipe))
         if find_spec("peft") is None:
-            raise self._unavailable(name, adapter, "the package peft is not installed")
+            raise self._unavailable(name, "the package peft is not installed")
         load = getattr(self._pipe, "load_lora_weights", None)
         if load is None:
-            raise self._unavailable(name, adapter, f"{type(self._pipe).__name__} takes no LoRA")
+            raise self._unavailable(name, f"{type(self._pipe).__name__} takes no LoRA")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Already found a `peft_config`")  # several adapters are what we want
             warnings.filterwarnings("ignore", "Adapter .* was active which is now deleted")  # one that failed
@@ -54,7 +54,7 @@ class Wardrobe:
                 raise
             except Exception as error:  # the edge to its loaders, which raise what files and hubs make them raise
                 self._drop(name)
-                raise self._unavailable(name, adapter, _reason(error)) from error
+                raise self._unavailable(name, f"{_missing(adapter)}{_reason(error)}") from error
             finally:
                 self._layers = _layers_of(self._pipe)
                 for component in self._layers:
@@ -99,11 +99,14 @@ class Wardrobe:
         if any(name in names for names in self._pipe.get_list_adapters().values()):
             self._pipe.delete_adapters(name)
 
-    def _unavailable(self, name: str, adapter: AdapterSpec, reason: str) -> ModelUnavailable:
-        where = (
-            "" if Path(adapter.source).exists() else f"there is no file or folder {adapter.source}, and as a hub id: "
-        )
-        return ModelUnavailable(f"adapter {name} of model {self._spec.name}: {where}{reason}")
+    def _unavailable(self, name: str, reason: str) -> ModelUnavailable:
+        return ModelUnavailable(f"adapter {name} of model {self._spec.name}: {reason}")
+
+
+def _missing(adapter: AdapterSpec) -> str:
+    """Names a file of the worker: for errors with a cause, which no client is told."""
+    is_here = Path(adapter.source).exists()
+    return "" if is_here else f"there is no file or folder {adapter.source}, and as a hub id: "
 
 
 def _layers_of(pipe: DiffusionPipeline) -> dict[str, list[Any]]:

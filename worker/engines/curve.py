@@ -18,7 +18,7 @@ FLAT = 1.1
 
 @dataclass(slots=True)
 class ServiceCurve:
-    """Times in milliseconds, sizes in rows. Answers None until forwards of two sizes were seen."""
+    """Times in milliseconds, sizes in rows. Answers None until two sizes were seen, but for a size that was."""
 
     means: dict[int, float] = field(default_factory=dict)
 
@@ -33,6 +33,8 @@ class ServiceCurve:
 
     def expected_ms(self, rows: int) -> float | None:
         """Between two sizes on the line through them, beyond all on that of the last two; below all as the least."""
+        if rows in self.means:
+            return self.means[rows]
         if not self.is_known:
             return None
         sizes = sorted(self.means)

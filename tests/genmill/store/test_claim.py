@@ -422,6 +422,18 @@ def test_tenants_that_come_and_go_leave_nothing_and_lose_nothing(
     assert float(redis.hget("gm:vt", "t0") or 0) >= clock, "one that comes again begins at the clock"  # type: ignore[arg-type]  # as above
 
 
+def test_who_runs_is_charged_by_what_it_took_whoever_was_forgotten_meanwhile(
+    redis: Redis, store: Store, submit: Submit, shapes: ModelSpec
+) -> None:
+    submit("long")
+    (claim,) = store.claim("w", CLASSES, [Want(shapes.batch_key, 1)]).claims
+    estimate_ms = float(redis.hget("gm:vt", "long") or 0)  # type: ignore[arg-type]  # replies are not decoded
+    redis.set("gm:vclock", estimate_ms + 1_000)
+    assert store.upkeep.forget_idle(0) == 0
+    store.settle([Settlement(claim.job_id, claim.fence, Outcome.FINISHED, gpu_ms=100_000.0)])
+    assert float(redis.hget("gm:vt", "long") or 0) >= 100_000  # type: ignore[arg-type]  # as above
+
+
 def test_a_key_whose_tenants_are_all_full_leaves_the_turn_to_another(
     make_settings: SettingsFactory, redis: Redis, submit: Submit, shapes: ModelSpec
 ) -> None:

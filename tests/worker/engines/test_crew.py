@@ -11,7 +11,7 @@ import torch
 
 from tests.worker.engines.meeting import Meeting, value
 from worker.engines.batches import Part
-from worker.engines.crew import Crew
+from worker.engines.crew import CUT_FROM_MS, Crew
 
 
 class CountingCrew(Crew):
@@ -74,6 +74,13 @@ def test_a_batch_that_is_soon_done_stays_whole() -> None:
 
     assert crew.given == [1, 3, 3]
     assert [result[0, 0].item() for result in results] == [2.0 * n for n in (0, 1, 2, 3, 0, 1, 2, 3, 4, 5)]
+
+
+def test_on_a_cpu_small_forwards_stay_whole_and_elsewhere_nothing_is_cut() -> None:
+    on_cpu, elsewhere = Crew.of(torch.device("cpu")), Crew.of(torch.device("meta"))
+    assert (on_cpu.size, on_cpu.cut_from_ms) == (torch.get_num_threads(), CUT_FROM_MS)
+    assert elsewhere.size == 1
+    on_cpu.close()
 
 
 def test_a_single_call_is_the_callers_own_work(crew: Crew) -> None:

@@ -44,6 +44,7 @@ def test_it_is_silent_until_it_has_seen_two_sizes() -> None:
     for _ in range(500):
         curve.saw(16, 30.0)
     assert (curve.expected_ms(8), curve.most_rows(100, 64), curve.knee) == (None, None, None)
+    assert curve.expected_ms(16) == 30.0, "but of a size that it has seen"
     curve.saw(2, 16.0)
     assert (curve.expected_ms(1), curve.expected_ms(9), curve.expected_ms(16)) == (16, 23, 30)
     assert (curve.most_rows(1, 64), curve.most_rows(20, 64), curve.most_rows(1000, 64)) == (0, 6, 64)
