@@ -16,7 +16,7 @@ from api.batch_lines import NativeLines
 from api.batch_views import result_view
 from api.line_streams import lines_response
 from api.openai import batches as openai_batches
-from api.requests import BROKEN, read_json
+from api.requests import BROKEN, check_type, read_json
 from api.services import services
 from api.submission import check_metadata
 from genmill import net
@@ -137,6 +137,7 @@ def _create(tenant: str) -> tuple[BatchRecord, bool]:
     try:
         if request.mimetype in LINES_TYPES:
             return _take_in(_body_chunks(), _options_of_lines(), tenant, {})
+        check_type(NDJSON, "application/json")
         raw = read_json()
         if WEBHOOK_HEADER in request.headers:
             raise _header_fault("a JSON body has its webhook beside its other fields", "with lines", "with JSON")
@@ -213,7 +214,8 @@ def _import_key(uri: str, tenant: str) -> str:
     root = services().settings.storage_url.rstrip("/") + "/"
     key = uri.removeprefix(root)
     if not uri.startswith(root) or not key.startswith(f"imports/{tenant}/") or not is_key(key):
-        raise NotFound(f"There is no {uri[:200]!r}; a uri is {root}imports/{tenant}/<name>")
+        detail = f"There is no {uri[:200]!r}; a uri begins with the storage's own, then imports/{tenant}/<name>"
+        raise NotFound(detail)
     return key
 
 

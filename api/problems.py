@@ -104,11 +104,21 @@ def _http(error: HTTPException) -> Response:
     status = error.code or 500
     phrase = HTTPStatus(status).phrase
     code = phrase.lower().replace(" ", "_").replace("'", "")
-    response = _respond(problem_body(status, code, phrase, error.description or phrase))
+    detail = _nowhere() if status == HTTPStatus.NOT_FOUND else error.description or phrase
+    response = _respond(problem_body(status, code, phrase, detail))
     for name, value in error.get_headers(request.environ):
         if name.lower() not in {"content-type", "content-length"}:
             response.headers[name] = value
     return response
+
+
+def _nowhere() -> str:
+    """Clients differ in whether their base URL ends in /v1."""
+    there = current_app.create_url_adapter(request)
+    near = [path for path in (f"/v1{request.path}", request.path.removeprefix("/v1")) if path != request.path]
+    meant = next((path for path in near if there is not None and there.test(path)), None)
+    hint = f": {meant} is meant, so the base URL is wrong by /v1" if meant else "; /openapi.json tells what there is"
+    return f"There is no {request.path[:200]} here{hint}"
 
 
 def _unexpected(error: Exception) -> Response:

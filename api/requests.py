@@ -40,7 +40,7 @@ def request_id() -> str:
 
 def read_json() -> dict[str, Any]:
     """The body as an object. Raises UnsupportedMediaType, MalformedJson, and werkzeug's 413 before it reads on."""
-    _check_type("application/json")
+    check_type("application/json")
     try:
         body = strict_json.loads(_bounded_body())
     except ValueError as err:
@@ -48,6 +48,14 @@ def read_json() -> dict[str, Any]:
     if not isinstance(body, dict):
         raise _malformed(f"the body must be a JSON object, got {type(body).__name__}", "one JSON object")
     return body
+
+
+def check_type(*wanted: str) -> None:
+    """Raises UnsupportedMediaType."""
+    if request.mimetype not in wanted:
+        got, limit = (request.mimetype or "none")[:80], " or ".join(wanted)
+        detail = f"the content type must be {limit}, got {got}"
+        raise UnsupportedMediaType(detail, faults=(FieldFault("/", detail, limit, got),))
 
 
 def has_body() -> bool:
@@ -58,7 +66,7 @@ def has_body() -> bool:
 def read_form() -> None:
     """Reads the form, so that `request.form` and `request.files` have it. Raises UnsupportedMediaType, InvalidRequest,
     and werkzeug's 413."""
-    _check_type("multipart/form-data")
+    check_type("multipart/form-data")
     with reading():
         _ = request.form
 
@@ -107,13 +115,6 @@ def idempotency_key() -> str | None:
             detail, faults=(FieldFault("/Idempotency-Key", detail, f"1..{MAX_KEY_CHARS}", f"{len(key)}"),)
         )
     return key
-
-
-def _check_type(wanted: str) -> None:
-    if request.mimetype != wanted:
-        got = (request.mimetype or "none")[:80]
-        detail = f"the content type must be {wanted}, got {got}"
-        raise UnsupportedMediaType(detail, faults=(FieldFault("/", detail, wanted, got),))
 
 
 def _bounded_body() -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import httpx
 
@@ -22,6 +22,8 @@ from genmill.errors import (
 
 TRIES = 6
 LONGEST_PAUSE_S = 30.0
+LONGEST_ASKED_S = 60.0
+"""A Retry-After that is waited for: a tenant's minute. Past that the caller is told, and decides."""
 MOST_DIGITS = 9
 """Of the seconds in a Retry-After: more are no answer."""
 
@@ -41,18 +43,25 @@ class ApiError(GenmillError):
     """The API answered with an error that this client has no class for."""
 
 
+OnPause = Callable[[GenmillError, float], None]
+"""Hears of an error that is waited for, and of how many seconds that takes."""
+
+
 def pause_or_raise(
-    trouble: httpx.Response | httpx.TransportError, number: int, until: float = math.inf
+    trouble: httpx.Response | httpx.TransportError, number: int, until: float = math.inf,
+    on_pause: OnPause | None = None,
 ) -> None:  # fmt: skip
     """Waits before the next try, after `number` of them. Raises the error that it is where another would not help,
     there were enough, or the next would come after `until` on the monotonic clock, which is waited for."""
     is_hopeless = (
         isinstance(trouble, httpx.Response) and not trouble.is_success and trouble.status_code not in _RETRIED
     )
-    if is_hopeless or number >= TRIES:
+    asked_s = None if isinstance(trouble, httpx.TransportError) else _asked_s(trouble.headers.get("retry-after"))
+    if is_hopeless or number >= TRIES or (asked_s or 0) > LONGEST_ASKED_S:
         raise _error_in(trouble)
-    asked = None if isinstance(trouble, httpx.TransportError) else trouble.headers.get("retry-after")
-    pause_s, left_s = _pause_s(number, asked), max(0.0, until - time.monotonic())
+    pause_s, left_s = _pause_s(number, asked_s), max(0.0, until - time.monotonic())
+    if on_pause is not None:
+        on_pause(_error_in(trouble), min(pause_s, left_s))
     time.sleep(min(pause_s, left_s))
     if pause_s >= left_s:
         raise _error_in(trouble)
@@ -105,8 +114,7 @@ def _asked_s(retry_after: str | None) -> int | None:
     return int(retry_after)
 
 
-def _pause_s(number: int, retry_after: str | None) -> float:
-    asked_s = _asked_s(retry_after)
+def _pause_s(number: int, asked_s: int | None) -> float:
     if asked_s is not None:
-        return min(float(asked_s), LONGEST_PAUSE_S)
+        return float(asked_s)
     return float(min(0.2 * 2**number, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0))

@@ -16,7 +16,7 @@ import httpx
 from pydantic import SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from genmill.answers import ApiError, ApiUnreachable, error_of, pause_or_raise
+from genmill.answers import ApiError, ApiUnreachable, OnPause, error_of, pause_or_raise
 from genmill.batch_calls import BatchCalls
 from genmill.batch_handle import Batches, BatchHandle
 from genmill.errors import InvalidRequest
@@ -53,8 +53,11 @@ class Client:
     """
 
     def __init__(
-        self, base_url: str | None = None, api_key: str | None = None, *, transport: httpx.BaseTransport | None = None
-    ) -> None:
+        self, base_url: str | None = None, api_key: str | None = None, *,
+        transport: httpx.BaseTransport | None = None, on_pause: OnPause | None = None,
+    ) -> None:  # fmt: skip
+        """`on_pause` is called before a call waits to be repeated, with the error and the seconds."""
+        self._on_pause = on_pause
         given = ClientSettings()
         key = api_key or (given.api_key.get_secret_value() if given.api_key else None)
         self._auth = {"authorization": f"Bearer {key}"} if key else {}
@@ -220,7 +223,7 @@ class Client:
                 data: dict[str, Any] = answer.json()
                 return data
             number += 1
-            pause_or_raise(answer, number, until)
+            pause_or_raise(answer, number, until, self._on_pause)
 
     def open_events(self, job_id: str, last_id: str) -> AbstractContextManager[httpx.Response]:
         """The stream of a job's events behind `last_id`; one try, whatever comes of it.
@@ -267,7 +270,7 @@ class Client:
             if isinstance(answer, httpx.Response) and answer.is_success:
                 return answer
             number += 1
-            pause_or_raise(answer, number)
+            pause_or_raise(answer, number, on_pause=self._on_pause)
 
     def _ask(self, method: str, url: str, options: dict[str, Any]) -> httpx.Response | httpx.TransportError:
         """One try."""

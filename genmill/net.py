@@ -123,7 +123,8 @@ def _checked_shape(url: str, settings: Settings, pointer: str, *, is_http_fine: 
     schemes = ("https", "http") if is_http_fine else ("https",)
     if parsed.scheme not in schemes or not parsed.host:
         limit, value = ", ".join(schemes), (_shown(parsed) if parsed.userinfo else url)[:80]
-        raise _fault(pointer, f"the URL must start with {' or '.join(schemes)}", limit, value)
+        hint = "" if is_http_fine else "; GENMILL_ALLOW_HTTP_WEBHOOKS=on allows http"
+        raise _fault(pointer, f"the URL must start with {' or '.join(schemes)}{hint}", limit, value)
     if parsed.userinfo:
         raise _fault(pointer, "the URL must not carry a user name or password", "no user info", _shown(parsed))
     port = _port(parsed)
@@ -145,7 +146,12 @@ def _addresses(parsed: httpx.URL, settings: Settings, pointer: str) -> list[str]
         raise _Unresolved(is_final=True) from None
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
     if not settings.allow_private_urls and not all(is_global(address) for address in addresses):
-        raise _fault(pointer, f"{parsed.host!r} does not lie on the public internet", "a global address", parsed.host)
+        raise _fault(
+            pointer,
+            f"{parsed.host!r} does not lie on the public internet; GENMILL_ALLOW_PRIVATE_URLS=on allows others",
+            "a global address",
+            parsed.host,
+        )
     return addresses
 
 
@@ -278,7 +284,8 @@ def _port(parsed: httpx.URL) -> int:
 
 def _shown(parsed: httpx.URL) -> str:
     """The URL without its query: that may hold secrets."""
-    return f"{parsed.scheme}://{parsed.host}{parsed.path}"[:200]
+    port = "" if parsed.port is None else f":{parsed.port}"
+    return f"{parsed.scheme}://{parsed.host}{port}{parsed.path}"[:200]
 
 
 def _retry_after_s(text: str | None) -> float | None:

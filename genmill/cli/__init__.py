@@ -1,5 +1,17 @@
 """The command `genmill`."""
 
-from genmill.cli.app import cli, main
+from __future__ import annotations
 
-__all__ = ["cli", "main"]
+import sys
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Entry point. What the commands need is imported here, so that Ctrl-C during that is no traceback either."""
+    try:
+        from genmill.cli.app import main as run  # noqa: PLC0415
+    except KeyboardInterrupt:
+        sys.stderr.write("genmill: interrupted\n")
+        sys.exit(INTERRUPTED)
+    run()

@@ -55,6 +55,8 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as err:
         if isinstance(err, click.UsageError):
             err.show()
+            if "unexpected extra argument" in err.message:
+                click.echo("A text of several words stands in quotes.", err=True)
         else:
             click.echo(f"genmill: {err.format_message()}", err=True)
         sys.exit(Exit.USAGE)

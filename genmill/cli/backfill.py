@@ -18,6 +18,7 @@ from genmill.batch_calls import BatchCalls
 from genmill.cli.options import open_client, with_client, with_json
 from genmill.cli.screen import Exit, Screen
 from genmill.errors import GenmillError
+from genmill.jobs import JobState
 from genmill.keys import JobClass
 
 MOST_SHOWN = 20
@@ -57,12 +58,13 @@ def backfill(  # noqa: PLR0913 - one parameter for each option
     However it ends (Ctrl-C, a kill, a server that restarts): the same command again goes on where it stopped, and
     runs no line twice. Exits with 1 when lines failed; --again runs those once more.
     """
+    lines = lines_of(source)
     options = BackfillOptions(priority, expires_in_s, downloads, patience_s, is_again, webhook)
-    with open_client(url, api_key) as client, Manifest(output, lines_of(source)) as manifest:
+    with open_client(url, api_key, screen) as client, Manifest(output, lines) as manifest:
         with _bar(screen) as watcher, _told_how_to_go_on(screen, manifest):
             batch = Backfill(BatchCalls(client), manifest, output, options, watcher).run(manifest.source)
         document = summary(batch, manifest)
-    screen.show(document, lambda: " ".join(f"{name} {document[name]}" for name in ("total", "succeeded", "failed")))
+    screen.show(document, lambda: _told(document, manifest))
     return Exit.OK if document["succeeded"] == document["total"] else Exit.NOT_DONE
 
 
@@ -83,6 +85,14 @@ def summary(batch: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
         "batch": batch["id"], "status": batch["status"], "total": total, "succeeded": succeeded,
         "failed": total - succeeded, "manifest": str(manifest.path),
     }  # fmt: skip
+
+
+def _told(document: dict[str, Any], manifest: Manifest) -> str:
+    ends = {state: count for state, count in manifest.ends.items() if state != JobState.SUCCEEDED and count}
+    rest = document["failed"] - sum(ends.values())
+    parts = [f"{count} {state}" for state, count in ends.items()] + ([f"{rest} never run"] if rest else [])
+    hint = "; --again runs once more what did not succeed" if parts else ""
+    return ", ".join([f"{document['succeeded']} of {document['total']} lines succeeded", *parts]) + hint
 
 
 class Bar:

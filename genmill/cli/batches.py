@@ -44,7 +44,7 @@ def batches() -> None:
 @with_json
 def list_batches(limit: int, url: str | None, api_key: str | None, screen: Screen) -> None:
     """Your batches, newest first. Times are UTC; `show` has all counts, and the rate."""
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         found = client.batches.list(limit=limit)
     columns = ("id", "state", "lines", "done", "failed", "created")
     rows = [_row(batch) for batch in found]
@@ -57,7 +57,7 @@ def list_batches(limit: int, url: str | None, api_key: str | None, screen: Scree
 @with_json
 def show_batch(batch_id: str, url: str | None, api_key: str | None, screen: Screen) -> None:
     """One batch: state, counts, rate, time left."""
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         batch = client.batches.get(batch_id)
     screen.show(batch.data, lambda: _details(batch))
 
@@ -68,7 +68,7 @@ def show_batch(batch_id: str, url: str | None, api_key: str | None, screen: Scre
 @with_json
 def cancel_batches(batch_ids: tuple[str, ...], url: str | None, api_key: str | None, screen: Screen) -> Exit:
     """Cancel batches; says of each what that did, and exits with 1 when one had ended already."""
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         answers = {batch_id: _cancel(client, batch_id) for batch_id in batch_ids}
     lines = [f"{batch_id} {CANCEL_ANSWERS.get(answer, answer)}" for batch_id, answer in answers.items()]
     screen.show([{"id": one, "cancel": answer} for one, answer in answers.items()], lambda: "\n".join(lines))
@@ -86,7 +86,7 @@ def read_results(
     batch_id: str, after: int, limit: int | None, follow: bool, url: str | None, api_key: str | None, screen: Screen
 ) -> None:
     """What lines have made so far, in a lasting order; with --json one JSON object a line."""
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         found = islice(client.batches.get(batch_id).results(after, follow=follow), limit)
         if screen.is_json:
             for result in found:
@@ -101,7 +101,7 @@ def read_results(
 @with_json
 def read_deliveries(batch_id: str, url: str | None, api_key: str | None, screen: Screen) -> None:
     """What became of a batch's webhook: every attempt."""
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         found = client.batches.get(batch_id).deliveries()
     screen.show(found, lambda: deliveries_table(found))
 
@@ -115,7 +115,7 @@ def redeliver_batch(
     batch_id: str, delivery_id: str | None, url: str | None, api_key: str | None, screen: Screen
 ) -> None:
     """Send a batch's webhook once more, under the same webhook-id."""
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         delivery = client.batches.get(batch_id).redeliver(delivery_id)
     screen.show(delivery, lambda: redelivery_line(delivery))
 

@@ -50,7 +50,7 @@ def list_jobs(
     state: str | None, model: str | None, limit: int, url: str | None, api_key: str | None, screen: Screen
 ) -> None:
     """Your jobs, newest first."""
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         found = client.jobs(state=state, model=model, limit=limit)
     rows = [_row(job) for job in found]
     screen.show(
@@ -65,7 +65,7 @@ def list_jobs(
 @with_json
 def show_job(job_id: str, url: str | None, api_key: str | None, screen: Screen) -> None:
     """One job: state, progress, outputs, receipt."""
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         job = client.job(job_id)
     screen.show(job.data, lambda: details(job))
 
@@ -83,7 +83,7 @@ def watch_job(
 
     Where it was submitted with --preview, a terminal of 16 million colours shows how its picture looks by then.
     """
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         job = client.job(job_id)
         has_pictures = has_preview(job) and not screen.is_json and has_colours(screen.err)
         job = show_events(job, timeout_s, screen) if stream or has_pictures else watch(job, timeout_s, screen)
@@ -98,7 +98,7 @@ def watch_job(
 @with_json
 def cancel_jobs(job_ids: tuple[str, ...], url: str | None, api_key: str | None, screen: Screen) -> Exit:
     """Cancel jobs; says of each what that did, and exits with 1 when one had ended already."""
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         answers = {job_id: _cancel(client, job_id) for job_id in job_ids}
     lines = [f"{job_id} {CANCEL_ANSWERS.get(answer, answer)}" for job_id, answer in answers.items()]
     screen.show([{"id": job_id, "cancel": answer} for job_id, answer in answers.items()], lambda: "\n".join(lines))
@@ -111,7 +111,7 @@ def cancel_jobs(job_ids: tuple[str, ...], url: str | None, api_key: str | None, 
 @with_json
 def read_deliveries(job_id: str, url: str | None, api_key: str | None, screen: Screen) -> None:
     """What became of a job's webhooks: every attempt, the latest delivery first."""
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         found = client.job(job_id).deliveries()
     screen.show(found, lambda: deliveries_table(found))
 
@@ -123,7 +123,7 @@ def read_deliveries(job_id: str, url: str | None, api_key: str | None, screen: S
 @with_json
 def redeliver_job(job_id: str, delivery_id: str | None, url: str | None, api_key: str | None, screen: Screen) -> None:
     """Send a job's webhook once more, under the same webhook-id."""
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         delivery = client.job(job_id).redeliver(delivery_id)
     screen.show(delivery, lambda: redelivery_line(delivery))
 

@@ -88,7 +88,7 @@ def revoke_key(key_or_id: str, data: Path, screen: Screen) -> None:
 def webhook_secret(tenant: str | None, data: Path, url: str | None, api_key: str | None, screen: Screen) -> None:
     """The secret that signs your webhooks (Standard Webhooks)."""
     if tenant is None:
-        with open_client(url, api_key) as client:
+        with open_client(url, api_key, screen) as client:
             secret = client.webhook_secret()
     else:
         check_name(tenant)

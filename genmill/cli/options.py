@@ -15,11 +15,14 @@ from redis import Redis
 from genmill.cli.screen import Screen
 from genmill.client import ApiUnreachable, Client, ClientSettings
 from genmill.connections import connect
-from genmill.errors import SettingsInvalid
+from genmill.errors import GenmillError, SettingsInvalid
 from genmill.settings import LOOPBACK, Settings, load_settings
 from genmill.store import Store
 from genmill.up.folder import DEFAULT_DATA, DataFolder
 from genmill.up.ports import is_free
+
+LEAST_TOLD_S = 2.0
+"""A wait that is told of."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -49,13 +52,19 @@ def with_data(command: Command) -> Command:
     return option(command)
 
 
-def open_client(url: str | None, api_key: str | None) -> Client:
-    """Raises ApiUnreachable at once, not after the client's retries, where nothing listens on this machine."""
+def open_client(url: str | None, api_key: str | None, screen: Screen) -> Client:
+    """Says what it waits for. Raises ApiUnreachable at once, not after the client's retries, where nothing listens on
+    this machine."""
     base = url or ClientSettings().url
     parts = urlsplit(base)
     if parts.hostname in LOOPBACK and is_free(parts.hostname, parts.port or 80):
         raise ApiUnreachable(f"nothing listens at {base}; genmill up starts a fleet here, --url names another one")
-    return Client(url, api_key)
+
+    def tell(error: GenmillError, pause_s: float) -> None:
+        if pause_s >= LEAST_TOLD_S and not screen.is_json:
+            screen.say(f"{error.detail}; trying again in {pause_s:.0f} s", style="yellow")
+
+    return Client(url, api_key, on_pause=tell)
 
 
 def operator_settings(data: Path) -> Settings:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,8 @@ def profile(
     """
     if output is not None and output.suffix not in (".json", ".png"):
         raise click.BadParameter(f"{output.name}: the suffix must be .json or .png", param_hint="--output")
+    if output is not None and output.suffix == ".png" and find_spec("matplotlib") is None:
+        raise SettingsInvalid("a picture needs matplotlib: install genmill[bench], or name a .json")
     settings = load_settings()
     spec = load_registry(settings.models).get(model)
     asked = {
@@ -147,10 +150,8 @@ def _write(report: Mapping[str, Any], spec: ModelSpec, output: Path) -> None:
     if output.suffix == ".json":
         output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         return
-    try:
-        import matplotlib as mpl  # noqa: PLC0415 - an extra of its own
-    except ImportError as err:
-        raise SettingsInvalid("a picture needs matplotlib: install genmill[bench]") from err
+    import matplotlib as mpl  # noqa: PLC0415 - an extra of its own
+
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 - after the choice of its backend
 

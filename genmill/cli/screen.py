@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from enum import IntEnum
 from typing import Any
 
@@ -16,7 +17,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from genmill.errors import FieldFault, GenmillError
+from genmill.errors import FieldFault, GenmillError, LimitReached, Unauthorized
 
 
 class Exit(IntEnum):
@@ -80,20 +81,32 @@ def moment(iso: str) -> str:
 
 
 def report(error: Exception, is_json: bool) -> Exit:
-    """One line to stderr; returns the exit code that belongs to the error."""
+    """To stderr, a line for each fault; returns the exit code that belongs to the error."""
     code, message, faults, exit_code = _read(error)
     if is_json:
         body = {"code": code, "message": message, "errors": [fault.as_json() for fault in faults]}
         click.echo(json.dumps({"error": body}), err=True)
     else:
-        click.echo(f"genmill: {one_line(message, faults)}", err=True)
+        click.echo(f"genmill: {in_words(message, faults)}{_hint(error)}", err=True)
     return exit_code
 
 
-def one_line(message: str, faults: Sequence[FieldFault]) -> str:
-    """The fields with their faults, limits and values where there are some, else the message."""
-    text = "; ".join(_fault_text(fault) for fault in faults) or message
-    return " ".join(text.split())
+def in_words(message: str, faults: Sequence[FieldFault]) -> str:
+    """The fields with their faults, limits and values where there are some, one a line; else the message."""
+    lines = [" ".join(text.split()) for text in (*map(_fault_text, faults),) or (message,)]
+    return lines[0] if len(lines) == 1 else "\n  ".join([f"{len(lines)} faults", *lines])
+
+
+def _hint(error: Exception) -> str:
+    match error:
+        case Unauthorized():
+            return " (--api-key or GENMILL_API_KEY)"
+        case LimitReached(retry_after_s=int(wait_s)):
+            return f"; try again in {timedelta(seconds=wait_s)}"
+        case RedisError():
+            return "; genmill up starts a fleet here, GENMILL_REDIS_URL names another one's Redis"
+        case _:
+            return ""
 
 
 def _fault_text(fault: FieldFault) -> str:
@@ -103,8 +116,9 @@ def _fault_text(fault: FieldFault) -> str:
         if text is not None and not re.search(rf"(?<!\w){re.escape(text)}(?!\w)", fault.detail)
     ]
     detail = fault.detail.removeprefix(f"{fault.pointer.rpartition('/')[2]}: ")
-    where = fault.pointer if fault.line is None else f"line {fault.line} {fault.pointer}"
-    return f"{where}: {detail}" + (f" ({', '.join(facts)})" if facts else "")
+    line, field = "" if fault.line is None else f"line {fault.line}", fault.pointer if fault.pointer != "/" else ""
+    where = " ".join(filter(None, (line, field)))
+    return (f"{where}: {detail}" if where else detail) + (f" ({', '.join(facts)})" if facts else "")
 
 
 def _read(error: Exception) -> tuple[str, str, Sequence[FieldFault], Exit]:

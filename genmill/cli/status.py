@@ -16,7 +16,7 @@ from genmill.cli.screen import Screen, table
 @with_json
 def status(url: str | None, api_key: str | None, screen: Screen) -> None:
     """Queues, running jobs and workers."""
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         state = client.status()
     screen.show(state, lambda: _status(state))
 
@@ -26,7 +26,7 @@ def status(url: str | None, api_key: str | None, screen: Screen) -> None:
 @with_json
 def models(url: str | None, api_key: str | None, screen: Screen) -> None:
     """The models that the fleet serves."""
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         found = client.models()
     rows = [[m["id"], m["kind"], _limits(m), m["description"]] for m in found]
     screen.show(found, lambda: table("model", "kind", "limits", "description", rows=rows))

@@ -6,7 +6,8 @@ import io
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ def submit(  # noqa: PLR0913 - one parameter for each option
     Prints the job's id, or with --wait or -o how it ended; with --stream --json its events, one a line.
     """
     asked = build_input(sys.stdin.read().rstrip("\n") if prompt == "-" else prompt, fields, more or {})
-    with open_client(url, api_key) as client:
+    with open_client(url, api_key, screen) as client:
         check_output(output, model, client)
         job = client.submit(
             model, asked, priority=priority, webhook=webhook, ttl_s=ttl_s, deadline_s=deadline_s,
@@ -159,15 +160,26 @@ def submit(  # noqa: PLR0913 - one parameter for each option
         if not (wait or output or stream or preview):
             screen.show(job.data, lambda: job.id)
             return Exit.OK
-        if stream or (preview and not screen.is_json):
-            show_events(job, timeout_s, screen)
-        else:
-            watch(job, timeout_s, screen)
+        with _told_that_it_goes_on(job, screen):
+            if stream or (preview and not screen.is_json):
+                show_events(job, timeout_s, screen)
+            else:
+                watch(job, timeout_s, screen)
         written = write_outputs(job, output) if output and job.state is JobState.SUCCEEDED else []
     document = {**job.data, "files": [str(path) for path in written]} if output else job.data
     if not (stream and screen.is_json):
         screen.show(document, lambda: "\n".join(map(str, written)) or details(job, is_text_shown=stream))
     return exit_code(job)
+
+
+@contextmanager
+def _told_that_it_goes_on(job: JobHandle, screen: Screen) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not screen.is_json:
+            screen.say(f"job {job.id} goes on: genmill jobs watch {job.id}, or genmill jobs cancel {job.id}")
+        raise
 
 
 def build_input(prompt: str, fields: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

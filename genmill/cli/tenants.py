@@ -21,6 +21,12 @@ _COLUMNS = {
     "a minute": "rate_per_minute", "GPU s a day": "gpu_seconds_per_day",
 }  # fmt: skip
 
+_FACTS = {
+    "weight": "weight", "classes": "classes", "max-running": "max_running", "max-queued": "max_queued",
+    "rate": "rate_per_minute", "gpu-seconds-per-day": "gpu_seconds_per_day",
+}  # fmt: skip
+"""By the option that sets it."""
+
 
 @click.group()
 def tenants() -> None:
@@ -39,7 +45,11 @@ def tenants() -> None:
 @click.option("--rate", "rate_per_minute", type=per_minute, help="Submissions, such as 100/m.")
 @click.option("--gpu-seconds-per-day", type=float, help="GPU-seconds a day (UTC).")
 @click.option(
-    "--unset", multiple=True, type=click.Choice(list(TenantFacts.model_fields)), help="Take back; may be repeated."
+    "--unset",
+    multiple=True,
+    type=click.Choice(list(_FACTS)),
+    callback=lambda _context, _option, given: [*map(_FACTS.get, given)],
+    help="Take back what this option has set; may be repeated.",
 )
 @with_data
 @with_json

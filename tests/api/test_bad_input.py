@@ -150,6 +150,29 @@ def test_bad_body(name: str, alice: Caller, stored: Callable[[], set[str]]) -> N
     assert stored() == before
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "told"),
+    [
+        ("GET", "/v1/v1/jobs", "/v1/jobs is meant, so the base URL is wrong by /v1"),
+        ("POST", "/chat/completions", "/v1/chat/completions is meant"),
+        ("POST", "/predictions", "/v1/predictions is meant"),
+        ("GET", "/nowhere", "There is no /nowhere here; /openapi.json tells what there is"),
+        ("GET", "/v1/nowhere", "/openapi.json tells"),
+    ],
+)
+def test_a_path_that_is_none_says_which_is_meant(method: str, path: str, told: str, alice: Caller) -> None:
+    answer = alice(method, path, json={} if method == "POST" else None)
+    assert answer.status_code == 404
+    assert_problem(answer, "not_found")
+    assert told in answer.json["detail"]
+
+
+def test_what_a_batch_may_be_is_told(alice: Caller) -> None:
+    answer = alice("POST", "/v1/batches", data=b"{}", content_type="text/plain")
+    assert answer.status_code == 415
+    assert answer.json["errors"][0]["limit"] == "application/x-ndjson or application/json"
+
+
 def test_body_over_the_limit_is_refused_before_it_is_parsed(alice: Caller, stored: Callable[[], set[str]]) -> None:
     before = stored()
     answer = alice("POST", "/v1/jobs", data=b"[" * 12_000_001, content_type="application/json")

@@ -18,9 +18,9 @@ from tests.fleet import eventually
 RUN = """
 import signal
 import sys
-from genmill import cli
+from genmill.cli.app import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # heard, also where a shell runs the tests in the background
-cli.main(sys.argv[1:])
+main(sys.argv[1:])
 """
 TIMED = ("speedup_vs_one_at_a_time", "wall_s")
 """Promises that a busy test machine may break; `make demo` on an idle one holds them."""

@@ -9,7 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from genmill.cli import main, options
+from genmill.answers import OnPause
+from genmill.cli import options
+from genmill.cli.app import main
 from genmill.client import Client
 
 JOB_ID = "01jq"
@@ -48,7 +50,8 @@ class Api:
         if isinstance(answer, bytes):
             return httpx.Response(200, content=answer)
         if isinstance(answer, tuple):
-            return httpx.Response(answer[0], json=answer[1])
+            status, shown, *headers = answer
+            return httpx.Response(status, json=shown, headers=headers[0] if headers else None)
         return httpx.Response(200, json=answer)
 
 
@@ -56,8 +59,8 @@ class Api:
 def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     api = Api()
 
-    def connect(url: str | None, api_key: str | None) -> Client:
-        return Client(url, api_key, transport=httpx.MockTransport(api))
+    def connect(url: str | None, api_key: str | None, *, on_pause: OnPause) -> Client:
+        return Client(url, api_key, transport=httpx.MockTransport(api), on_pause=on_pause)
 
     monkeypatch.setattr(options, "Client", connect)
     monkeypatch.setenv("GENMILL_URL", "http://api.test")

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from PIL import Image
 from redis import Redis
 
 from genmill import api_keys
-from genmill.cli import cli
+from genmill.cli.app import cli
 from genmill.cli.screen import Exit
 from genmill.events import Delta, Narrator, Place, Snapshot
 from genmill.jobs import JobState
@@ -64,6 +66,62 @@ def test_a_job_may_wait_for_others_and_take_its_prompt_from_one(api: Api, run: R
     assert "job:01aa, job:01bb" in facts
     assert "job:01aa/text" in facts
     assert "job:01aa/text" in run("jobs", "list")[1]
+
+
+def test_a_quota_that_is_waited_for_is_told_of(api: Api, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    def sleep(pause_s: float) -> None:
+        slept.append(pause_s)
+        api.answers[("POST", "/v1/jobs")] = (202, view("queued"))
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    told = {"message": "100 submissions a minute", "code": "limit_reached"}
+    api.answers[("POST", "/v1/jobs")] = (429, {"error": told}, {"retry-after": "40"})
+    code, out, err = run("submit", "shapes", PROMPT)
+    assert (code, out, slept) == (0, f"{JOB_ID}\n", [40.0])
+    assert err == "100 submissions a minute; trying again in 40 s\n"
+
+
+def test_a_quota_that_is_there_again_tomorrow_is_told_at_once(api: Api, run: Run) -> None:
+    told = {"message": "3600 GPU-seconds a day", "code": "limit_reached"}
+    api.answers[("POST", "/v1/jobs")] = (429, {"error": told}, {"retry-after": "65606"})
+    code, out, err = run("submit", "shapes", PROMPT)
+    assert (code, out, err) == (Exit.UNAVAILABLE, "", "genmill: 3600 GPU-seconds a day; try again in 18:13:26\n")
+
+
+def test_ctrl_c_says_that_the_job_goes_on(api: Api, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("genmill.cli.submit.watch", interrupted)
+    api.answers[("POST", "/v1/jobs")] = (202, view("queued"))
+    code, _, err = run("submit", "shapes", PROMPT, "--wait")
+    assert code == Exit.INTERRUPTED
+    assert err.splitlines()[0] == f"job {JOB_ID} goes on: genmill jobs watch {JOB_ID}, or genmill jobs cancel {JOB_ID}"
+
+
+def test_ctrl_c_while_the_command_is_imported_is_no_traceback() -> None:
+    code = "import sys, genmill.cli\nclass Stop:\n def find_spec(self, *_): raise KeyboardInterrupt\n"
+    code += "sys.meta_path.insert(0, Stop())\ngenmill.cli.main()"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (Exit.INTERRUPTED, "genmill: interrupted\n")
+
+
+def test_faults_of_several_lines_stand_one_below_the_other(api: Api, run: Run) -> None:
+    faults = [{"pointer": "/model", "detail": "there is no such model", "line": line} for line in (1, 7)]
+    told = {"message": "two lines", "code": "invalid_request"}
+    api.answers[("POST", "/v1/jobs")] = (422, {"error": told, "errors": faults})
+    assert run("submit", "shapes", PROMPT)[2] == (
+        "genmill: 2 faults\n  line 1 /model: there is no such model\n  line 7 /model: there is no such model\n"
+    )
+
+
+def test_words_without_quotes_and_a_call_without_a_key_get_a_hint(api: Api, run: Run) -> None:
+    code, _, err = run("submit", "shapes", *PROMPT.split())
+    assert (code, "A text of several words stands in quotes." in err) == (Exit.USAGE, True)
+    api.answers[("POST", "/v1/jobs")] = (401, {"error": {"message": "A key is needed.", "code": "unauthorized"}})
+    assert run("submit", "shapes", PROMPT)[2] == "genmill: A key is needed. (--api-key or GENMILL_API_KEY)\n"
 
 
 def test_submit_waits_and_writes_the_image(api: Api, run: Run, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 
 from genmill import doctor, keys
-from genmill.cli import cli
+from genmill.cli.app import cli
 from genmill.extras import AdapterSpec
 from genmill.jobs import JobRequest, new_job_id
 from genmill.registry import Registry, load_registry

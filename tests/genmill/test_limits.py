@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from redis import Redis
 
-from genmill.cli import cli, main
+from genmill.cli.app import cli, main
 from genmill.limits import check_limit
 from genmill.registry import load_registry
 from genmill.store import Store, Want

@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 from genmill import api_keys
-from genmill.cli import main
+from genmill.cli.app import main
 from genmill.cli.screen import Exit
 from genmill.cli.values import day, per_minute, seconds
 from genmill.settings import Settings
@@ -91,6 +91,7 @@ def test_a_tenant_is_set_shown_and_listed(run: Run, store: Store) -> None:
     assert shown(run, "tenants", "list") == [view]
     assert {one["scope"] for one in shown(run, "limits", "get")} >= {"weight:acme", "queued:acme", "rate:acme"}
     assert "acme" in run("tenants", "list")[1]
+    assert shown(run, "tenants", "set", "acme", "--unset", "rate")["rate_per_minute"] is None
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from genmill.cli import main
 from genmill.cli import profile as command
+from genmill.cli.app import main
 from genmill.errors import ChildFailed
 
 REPORT = {

@@ -9,8 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from genmill.answers import OnPause
 from genmill.backfill.manifest import Manifest
-from genmill.cli import main, options
+from genmill.cli import options
+from genmill.cli.app import main
 from genmill.cli.backfill import Bar
 from genmill.cli.screen import Exit, Screen
 from genmill.client import Client
@@ -68,8 +70,8 @@ class Api:
 def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     api = Api()
 
-    def connect(url: str | None, api_key: str | None) -> Client:
-        return Client(url, api_key, transport=httpx.MockTransport(api))
+    def connect(url: str | None, api_key: str | None, *, on_pause: OnPause) -> Client:
+        return Client(url, api_key, transport=httpx.MockTransport(api), on_pause=on_pause)
 
     monkeypatch.setattr(options, "Client", connect)
     monkeypatch.setenv("GENMILL_URL", "http://api.test")
@@ -105,7 +107,10 @@ def test_what_succeeds_is_written_and_what_fails_is_told(
 
     code, printed, told = run(capsys, str(lines), "-o", str(out))
 
-    assert (code, printed) == (Exit.NOT_DONE, "total 3 succeeded 2 failed 1\n")
+    assert (code, printed) == (
+        Exit.NOT_DONE,
+        "2 of 3 lines succeeded, 1 failed; --again runs once more what did not succeed\n",
+    )
     assert told == "c2: job_failed: told to\n"
     assert (out / "c3.txt").read_text() == "text 3"
     assert ends(out) == [("c1", "succeeded"), ("c2", "failed"), ("c3", "succeeded")]
@@ -155,7 +160,7 @@ def test_again_runs_what_failed_as_a_batch_of_its_own(
 
     code, printed, _ = run(capsys, str(lines), "-o", str(out), "--again")
 
-    assert (code, printed) == (Exit.OK, "total 3 succeeded 3 failed 0\n")
+    assert (code, printed) == (Exit.OK, "3 of 3 lines succeeded\n")
     assert json.loads(api.posts()[-1]) == {"resume_of": A}
     assert ends(out) == [("c1", "succeeded"), ("c2", "failed"), ("c3", "succeeded"), ("c2", "succeeded")]
 
