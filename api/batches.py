@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from threading import BoundedSemaphore
 from typing import Annotated, Any, TypeVar
 
 from flask import Blueprint, Response, jsonify, request
@@ -16,7 +15,8 @@ from api.batch_lines import NativeLines
 from api.batch_views import result_view
 from api.line_streams import lines_response
 from api.openai import batches as openai_batches
-from api.requests import BROKEN, check_type, read_json
+from api.requests import bounded_reading, check_type, read_json
+from api.seats import Seats
 from api.services import services
 from api.submission import check_metadata
 from genmill import net
@@ -32,8 +32,9 @@ from genmill.storage.port import is_key
 
 LINES_TYPES = frozenset({NDJSON, "application/jsonl", "application/jsonlines"})
 MAX_EXPIRES_S = 30 * 24 * 3600
-MOST_INTAKES = 4
-"""Of the 32 threads that the Procfile gives gunicorn: a large body keeps one for minutes, and 64 files open."""
+MOST_INTAKES = 8
+"""Read at once, of which a tenant has its share: a large body takes minutes, or as long as its client likes, and keeps
+64 files open."""
 READ_BYTES = 1 << 16
 SOURCES = ("file_id", "uri", "resume_of")
 WEBHOOK_HEADER = "Genmill-Webhook"
@@ -42,7 +43,7 @@ WEBHOOK_HEADER = "Genmill-Webhook"
 Query = TypeVar("Query", bound=BaseModel)
 
 blueprint = Blueprint("batches", __name__)
-_seats = BoundedSemaphore(MOST_INTAKES)
+_seats = Seats(MOST_INTAKES)
 
 
 class BatchOptions(BaseModel):
@@ -130,22 +131,25 @@ def read_results(batch_id: str) -> Response:
 
 
 def _create(tenant: str) -> tuple[BatchRecord, bool]:
-    if not _seats.acquire(blocking=False):
-        detail = f"{MOST_INTAKES} batches are read at once here; try again"
-        fault = FieldFault("/", detail, f"{MOST_INTAKES}", f"{MOST_INTAKES}")
+    is_lines = request.mimetype in LINES_TYPES
+    if not is_lines:
+        check_type(NDJSON, "application/json")
+    raw = {} if is_lines else read_json()
+    if (refusal := _seats.take(tenant)) is not None:
+        most = _seats.most if refusal == "all" else _seats.most_of_tenant
+        detail = f"{most} batches{'' if refusal == 'all' else ' of this tenant'} are read at once here; try again"
+        fault = FieldFault("/", detail, f"{most}", f"{most}")
         raise LimitReached(detail, faults=(fault,), retry_after_s=5)
     try:
-        if request.mimetype in LINES_TYPES:
+        if is_lines:
             return _take_in(_body_chunks(), _options_of_lines(), tenant, {})
-        check_type(NDJSON, "application/json")
-        raw = read_json()
         if WEBHOOK_HEADER in request.headers:
             raise _header_fault("a JSON body has its webhook beside its other fields", "with lines", "with JSON")
         if openai_batches.SOURCE in raw:
             return openai_batches.create(raw, tenant, services())
         return _from_source(_batch_body(raw), tenant)
     finally:
-        _seats.release()
+        _seats.give_back(tenant)
 
 
 def _options_of_lines() -> BatchOptions:
@@ -225,14 +229,16 @@ def _body_chunks() -> Iterator[bytes]:
     most, given = services().settings.batch_max_bytes, request.content_length
     request.max_content_length = most + (given is None)  # without a length werkzeug cuts: one more, so that it is seen
     seen = 0
-    try:
-        while chunk := request.stream.read(READ_BYTES):
-            seen += len(chunk)
-            yield chunk
-    except BROKEN as err:
-        raise InvalidRequest(f"the body broke off: {type(err).__name__}") from None
+    while chunk := _next_chunk():
+        seen += len(chunk)
+        yield chunk
     if given is not None and seen < given:
         raise InvalidRequest(f"the body broke off after {seen} of {given} bytes")
+
+
+def _next_chunk() -> bytes:
+    with bounded_reading():
+        return request.stream.read(READ_BYTES)
 
 
 def _result_lines(rows: Iterable[bytes], limit: int | None, links: Links) -> Iterator[bytes]:

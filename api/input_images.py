@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
@@ -22,7 +21,10 @@ FORMS = "a data URI, an http(s) URL or file:<id>"
 POINTERS = {"init": "/input/init_image", "mask": "/input/mask_image", "control": "/input/control/image"}
 """Where each of `ImageInput.images` stands in a request."""
 
-_DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
+MAX_HEAD_CHARS = 200
+"""Of a data URI before its comma."""
+MAX_PLAIN_CHARS = 100_000
+"""Of what is not base64 but percent-encoded: decoding that takes many times its size."""
 
 
 def read_input_images(
@@ -74,17 +76,20 @@ class _Given:
         raise self._fault(f"{name_of(self.pointer)} must be {FORMS}", FORMS, self.text[:60])
 
     def _from_data_uri(self, max_bytes: int) -> bytes:
-        head = _DATA.match(self.text)
-        if head is None:
+        head, comma, _ = self.text[:MAX_HEAD_CHARS].partition(",")
+        if not comma:
             raise self._fault("the data URI has no comma after its type", "data:<type>;base64,<bytes>", self.text[:60])
-        payload = self.text[head.end() :]
+        payload, is_base64 = self.text[len(head) + 1 :], head.lower().endswith(";base64")
+        if not is_base64 and len(payload) > MAX_PLAIN_CHARS:
+            limit, value = f"{MAX_PLAIN_CHARS} characters", f"{len(payload)} characters"
+            raise self._fault(f"the data URI has {value} that are not base64, at most {limit} are read", limit, value)
         if len(payload) * 3 // 4 > max_bytes + 3:
             value = f"{len(payload) * 3 // 4} bytes"
             raise self._fault(
                 f"the image has {value}, at most {max_bytes} bytes are read", f"{max_bytes} bytes", value
             )
         try:
-            if head[2].lower().endswith(";base64"):
+            if is_base64:
                 return base64.b64decode(payload, validate=True)
             return unquote_to_bytes(payload)
         except (binascii.Error, ValueError) as err:

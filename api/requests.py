@@ -22,8 +22,6 @@ MAX_WAIT_S = 60.0
 MAX_KEY_CHARS = 255
 READ_TIMEOUT_S = 30.0
 HSTS_S = 365 * 24 * 3600
-BROKEN = (OSError, ClientDisconnected, ParseException)
-"""What reading a body raises that ends early, or whose chunks are none."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _WAIT = re.compile(r"^\s*wait\s*(?:=\s*\"?(\d{1,6}(?:\.\d+)?)\"?)?\s*(?:;.*)?$", re.IGNORECASE)
@@ -73,15 +71,20 @@ def read_form() -> None:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """While a body comes, another request may be worked on; a client that sends nothing for READ_TIMEOUT_S is let go.
-    Raises InvalidRequest when the body breaks off."""
+    """`bounded_reading`, while another request may be worked on."""
+    with desk.away(), bounded_reading():
+        yield
+
+
+@contextmanager
+def bounded_reading() -> Iterator[None]:
+    """A client that sends nothing for READ_TIMEOUT_S is let go. Raises InvalidRequest when the body breaks off."""
     connection = request.environ.get("gunicorn.socket")
     if connection is not None:
         connection.settimeout(READ_TIMEOUT_S)
     try:
-        with desk.away():
-            yield
-    except BROKEN as err:
+        yield
+    except (OSError, ClientDisconnected, ParseException) as err:
         raise InvalidRequest(f"the body broke off: {type(err).__name__}") from None
     finally:
         if connection is not None:

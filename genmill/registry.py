@@ -214,6 +214,10 @@ class Registry(BaseModel):
         return spec if is_known else None
 
 
+MOST_FAULTS = 100
+"""Of one refusal: who has more mends these first, and an answer stays smaller than what it answers."""
+
+
 def load_registry(path: Path = BUILTIN_MODELS) -> Registry:
     """Read models.toml; relative sources are taken from the file's folder, models' also from the shipped file's.
 
@@ -239,10 +243,10 @@ def _file_invalid(path: Path, faults: tuple[FieldFault, ...]) -> SettingsInvalid
 
 
 def field_faults(err: ValidationError, prefix: str, fields: Collection[str] = ()) -> tuple[FieldFault, ...]:
-    """Pydantic's errors as faults with JSON pointers; values are shortened and never include secrets. `fields`: those
-    of the outermost object, to be told to whoever gives another."""
+    """Pydantic's errors, the first MOST_FAULTS, as faults with JSON pointers; values are shortened and never include
+    secrets. `fields`: those of the outermost object, to be told to whoever gives another."""
     faults = []
-    for item in err.errors(include_url=False):
+    for item in err.errors(include_url=False)[:MOST_FAULTS]:
         parts = [str(part) for part in item["loc"]]
         pointer = prefix + "".join(f"/{part}" for part in parts)
         told, limit = in_words(item, fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Annotated, Any, NoReturn
 
 from pydantic import BeforeValidator, Field
@@ -28,6 +28,8 @@ NUMERIC = BeforeValidator(_refuse_lookalike)
 MOST_LEVELS = 100
 """Of objects and arrays in one another. Whoever writes again what was read has less of the stack left than the
 reader had, so that is no measure."""
+MOST_VALUES = 10_000
+"""Of one document: more than any list here may have. Who checks values says something of each that is wrong."""
 MOST_DIGITS = 308
 """Of an integer: with more it is infinite to all who count in floats."""
 
@@ -42,8 +44,11 @@ def loads(raw: str | bytes) -> Any:
         read = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_bounded)
     except RecursionError:
         raise _too_deep() from None
-    if text.count("[") + text.count("{") > MOST_LEVELS:
+    containers = text.count("[") + text.count("{")
+    if containers > MOST_LEVELS:
         _check_depth(read)
+    if containers + text.count(",") > MOST_VALUES:
+        _check_size(read)
     if _ESCAPED_SURROGATE.search(text):
         _check_characters(read)
     return read
@@ -58,7 +63,17 @@ def _check_depth(read: Any) -> None:
     raise _too_deep()
 
 
-def _parts(value: Any) -> Iterable[Any]:
+def _check_size(read: Any) -> None:
+    rest, size = [read], 0
+    while rest:
+        parts = _parts(rest.pop())
+        size += len(parts)
+        if size > MOST_VALUES:
+            raise ValueError(f"it has more than {MOST_VALUES} values")
+        rest += [part for part in parts if isinstance(part, dict | list)]
+
+
+def _parts(value: Any) -> Collection[Any]:
     return value.values() if isinstance(value, dict) else value
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from api.submission import JobBody
 from genmill.errors import FieldFault, InvalidRequest, UnknownModel
-from genmill.registry import ModelKind, ModelSpec, Registry, summary
+from genmill.registry import MOST_FAULTS, ModelKind, ModelSpec, Registry, summary
 
 JOB_FIELDS = frozenset(JobBody.model_fields) - {"model", "input"}
 
@@ -27,8 +27,11 @@ class Rules:
 
     def sort(self, extra: Mapping[str, Any], spec: ModelSpec) -> tuple[dict[str, Any], dict[str, Any]]:
         """(fields of the input, fields of the job) among `extra`. Raises InvalidRequest that names all others."""
-        of_input, of_job, faults = {}, {}, []
+        of_input, of_job = {}, {}
+        faults: list[FieldFault] = []
         for name, value in extra.items():
+            if len(faults) >= MOST_FAULTS:
+                break
             if value is None or name in self.ignored:
                 continue
             if name in self.inert:

@@ -20,10 +20,9 @@ from genmill.batches.records import BatchRecord, new_batch_id
 from genmill.batches.results import succeeded_lines
 from genmill.errors import BatchInvalid, FieldFault, GenmillError, InvalidRequest, StorageUnavailable
 from genmill.inputs import ImageInput
+from genmill.registry import MOST_FAULTS
 from genmill.settings import Settings
 from genmill.storage import Storage
-
-MOST_FAULTS = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,42 @@ def test_bad_body(name: str, alice: Caller, stored: Callable[[], set[str]]) -> N
 
 
 @pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/jobs", {"model": "shapes", "input": {"prompt": "x", **{f"n{number}": 1 for number in range(5_000)}}}),
+        ("/v1/jobs", {**IMAGE_JOB, **{f"n{number}": 1 for number in range(5_000)}}),
+        ("/v1/jobs", {"model": "captions", "input": {"messages": [{}] * 5_000}}),
+        ("/v1/jobs", {"model": "captions", "input": {"prompt": "x", "stop": [1] * 5_000}}),
+        ("/v1/predictions", {"version": "shapes", "input": {f"n{number}": 1 for number in range(5_000)}}),
+        ("/v1/chat/completions", {"model": "captions", "messages": [{}] * 5_000}),
+        (
+            "/v1/chat/completions",
+            {"model": "captions", "messages": [], **{f"n{number}": 1 for number in range(5_000)}},
+        ),
+        ("/v1/batches", {"file_id": "x", "metadata": {f"n{number}": 1 for number in range(5_000)}}),
+    ],
+)
+def test_an_answer_to_thousands_of_faults_is_bounded(path: str, body: dict[str, Any], alice: Caller) -> None:
+    answer = alice("POST", path, json=body)
+    assert 400 <= answer.status_code < 500
+    assert len(answer.data) < 250_000
+    assert len(answer.json.get("errors", ())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("data:" + ";" * 2_000_000 + ",x", "no comma after its type"),
+        ("data:image/png," + "%41" * 100_000, "300000 characters that are not base64"),
+    ],
+)
+def test_a_data_uri_that_is_dear_to_read_is_not_read(given: str, words: str, alice: Caller) -> None:
+    answer = alice("POST", "/v1/jobs", json=image(init_image=given))
+    assert answer.status_code == 422
+    assert words in answer.json["errors"][0]["detail"]
+
+
+@pytest.mark.parametrize(
     ("method", "path", "told"),
     [
         ("GET", "/v1/v1/jobs", "/v1/jobs is meant, so the base URL is wrong by /v1"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from io import BytesIO
-from threading import BoundedSemaphore
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from redis import Redis
 
 from api.app import create_app
 from api.batch_lines import CUSTOM_ID
+from api.seats import Seats
 from api.services import Services
 from genmill import tenants
 from genmill.batches import LineParts
@@ -198,11 +198,16 @@ def test_bad_orders(options: dict[str, Any], status: int, pointer: str | None, a
 
 
 def test_only_so_many_bodies_are_read_at_once(alice: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    seats = BoundedSemaphore(1)
+    seats = Seats(8)
     monkeypatch.setattr("api.batches._seats", seats)
-    with seats:
+    for others, words in (("alice", "2 batches of this tenant are read"), (None, "8 batches are read")):
+        taken = [others or f"t{number}" for number in range(2 if others else 8)]
+        assert [seats.take(one) for one in taken] == [None] * len(taken)
         answer = post(alice, lines(1))
         assert (answer.status_code, answer.headers["Retry-After"]) == (429, "5")
+        assert words in answer.json["detail"]
+        for one in taken:
+            seats.give_back(one)
     assert post(alice, b"bad").status_code == 422
     assert post(alice, lines(1)).status_code == 202
 

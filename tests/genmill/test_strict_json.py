@@ -7,7 +7,7 @@ import json
 import pytest
 
 from genmill import strict_json
-from genmill.strict_json import MOST_DIGITS, MOST_LEVELS
+from genmill.strict_json import MOST_DIGITS, MOST_LEVELS, MOST_VALUES
 
 
 def nested(levels: int) -> str:
@@ -24,6 +24,7 @@ def nested(levels: int) -> str:
         ("9" * MOST_DIGITS, int("9" * MOST_DIGITS)),
         ("-" + "9" * MOST_DIGITS, -int("9" * MOST_DIGITS)),
         ("[" + "[]," * 500 + "{}]", [*([[]] * 500), {}]),
+        ('["' + "," * 20_000 + '"]', ["," * 20_000]),
     ],
 )
 def test_json_is_read(raw: str | bytes, read: object) -> None:
@@ -47,6 +48,8 @@ def test_as_deep_as_it_may_be() -> None:
         (nested(50_000), "nested more than 100 levels deep"),
         ('{"a": ["\\ud800"]}', r"\\ud800 stands without the other half"),
         ('{"\\uDFFF": 1}', r"\\udfff stands without the other half"),
+        ("[" + "1," * MOST_VALUES + "1]", "has more than 10000 values"),
+        ('{"a": {' + ",".join(f'"{n}": {{}}' for n in range(MOST_VALUES)) + "}}", "has more than 10000 values"),
         (b'"\xed\xa0\x80"', "byte 1 is not UTF-8"),
         ('"ä"'.encode("utf-16"), "byte 0 is not UTF-8"),
     ],

@@ -15,9 +15,9 @@ from redis.exceptions import ConnectionError  # noqa: A004 - redis's own
 from genmill import keys
 from genmill.batches import BatchOrder, Intake, Ledger, Line, LineParts, Place
 from genmill.batches.custom_ids import CustomIds
-from genmill.batches.intake import MOST_FAULTS
 from genmill.batches.reading import split_lines
 from genmill.errors import BatchInvalid, BatchNotFound, BodyTooLarge, LimitReached, StorageUnavailable
+from genmill.registry import MOST_FAULTS
 from genmill.storage import Storage
 from tests.batches import Create, lines_of
 from tests.conftest import SettingsFactory
