@@ -7,6 +7,7 @@ import hashlib
 from flask import Blueprint, Response, request
 
 from api.services import services
+from genmill.errors import NotFound, OutputExpired
 from genmill.storage import StoredObject
 
 MAX_AGE_S = 3600
@@ -16,9 +17,14 @@ blueprint = Blueprint("outputs", __name__)
 
 @blueprint.get("/v1/outputs/<path:key>")
 def read_output(key: str) -> Response:
-    """A direct 200: clients that send their API key along would be refused by a presigned S3 link."""
+    """What was signed was there once.
+
+    A direct 200: clients that send their API key along would be refused by a presigned S3 link."""
     services().links.check(key, request.args.get("expires", ""), request.args.get("signature", ""))
-    return object_response(services().storage.get(key))
+    try:
+        return object_response(services().storage.get(key))
+    except NotFound:
+        raise OutputExpired("This output is kept no more") from None
 
 
 def object_response(stored: StoredObject) -> Response:

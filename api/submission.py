@@ -31,6 +31,7 @@ from genmill.errors import (
 )
 from genmill.inputs import ImageInput, JobInput
 from genmill.jobs import Dialect, JobRequest, new_job_id
+from genmill.keeping import clear_away, inputs_folder, shelve
 from genmill.keys import JobClass
 from genmill.references import JOB_ID, Reference, take_out
 from genmill.registry import ModelSpec, invalid_request
@@ -118,6 +119,12 @@ class Manner:
 
 NATIVE = Manner()
 
+NOT_STORED = (
+    ClassNotAllowed, DeadlineUnmeetable, DependencyUnusable, IdempotencyMismatch, KeyChanged, LimitReached,
+    StorageUnavailable,
+)  # fmt: skip
+"""Say that a job is not stored; StoreUnavailable does not, when the append-only file is late."""
+
 
 def submit(
     raw: Mapping[str, Any],
@@ -138,29 +145,28 @@ def submit(
     has_class = "priority" in raw
     if not images:
         return _store(request, services, guard, has_class=has_class)
-    folder = f"inputs/{request.job_id}"
+    shelve(services.redis, request.job_id, services.settings)
     try:
         for place, png in images.items():
             services.storage.put(place, png, "image/png")
-    except StorageUnavailable:
-        with suppress(StorageUnavailable):
-            services.storage.delete_prefix(folder)  # what of several was stored already
-        raise
-    try:
         stored = _store(request, services, guard, has_class=has_class)
-    except (IdempotencyMismatch, LimitReached, DeadlineUnmeetable, ClassNotAllowed, DependencyUnusable, KeyChanged):
-        services.storage.delete_prefix(folder)
-        raise
     except RedisError:
         if not _is_stored(request.job_id, services):
-            services.storage.delete_prefix(folder)
+            _clear_away(request.job_id, services)
             raise
-        return _store(
-            request, services, guard, has_class=has_class
-        )  # before the answer got lost: an id is stored once
+        return _store(request, services, guard, has_class=has_class)  # the answer got lost: an id is stored once
+    except NOT_STORED:
+        _clear_away(request.job_id, services)
+        raise
     if stored.job_id != request.job_id:
-        services.storage.delete_prefix(folder)
+        _clear_away(request.job_id, services)
     return stored
+
+
+def _clear_away(job_id: str, services: Services) -> None:
+    """The images of a job that is not stored. What cannot be done now the scheduler does later, by the shelf."""
+    with suppress(StorageUnavailable, RedisError):
+        clear_away(services.redis, services.storage, job_id)
 
 
 def reads_nothing(raw: Mapping[str, Any]) -> bool:
@@ -191,7 +197,7 @@ def _checked(
         with desk.away():  # its host is looked up
             net.check_webhook(body.webhook, services.settings)
     job_id = new_job_id()
-    job_input, images = _placed(job_input, f"inputs/{job_id}", references, tenant, services)
+    job_input, images = _placed(job_input, inputs_folder(job_id), references, tenant, services)
     request = JobRequest(
         job_id=job_id, tenant=tenant, model=spec, input=job_input, job_class=body.priority,
         webhook=manner.webhook("end", body.webhook), start_webhook=manner.webhook("start", body.webhook),

@@ -136,6 +136,7 @@ PREFIXES = {
     "file": "gm:file:",
     "files": "gm:files:",
     "fileshelf": "gm:fileshelf",
+    "objectshelf": "gm:objectshelf",
     "apikeys": "gm:apikeys",
     "keyuse": "gm:keyuse:",
     "audit": "gm:audit",

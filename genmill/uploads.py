@@ -6,6 +6,7 @@ off in between, the scheduler finds what is left.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from redis import Redis
@@ -48,11 +49,11 @@ def due(redis: Redis, most: int) -> list[tuple[str, str]]:
     found = [raw.decode().split("/") for raw in commands.zrangebyscore(_SHELF, "-inf", now_s, start=0, num=most)]
     gone = []
     for tenant, file_id in found:
-        ends_s = commands.expiretime(keys.file(tenant, file_id))
-        if ends_s == -1:
+        left_ms = commands.pttl(keys.file(tenant, file_id))
+        if left_ms == -1:
             unshelve(redis, tenant, file_id)
-        elif ends_s > now_s:
-            shelve(redis, tenant, file_id, ends_s)
+        elif left_ms > 0:
+            shelve(redis, tenant, file_id, now_s + math.ceil(left_ms / 1000))
         else:
             gone.append((tenant, file_id))
     return gone

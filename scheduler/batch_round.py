@@ -18,9 +18,9 @@ from genmill.settings import Settings
 from genmill.storage import Storage
 from genmill.store import Store
 from scheduler.apart import OUTAGES, apart
+from scheduler.clearing import clear_files, clear_objects
 from scheduler.collecting import EVERY_S, MANY, Collector
 from scheduler.feeding import Feeder
-from scheduler.file_clearing import clear_files
 
 log = logging.getLogger("genmill.scheduler")
 
@@ -72,6 +72,7 @@ class BatchRound:
             self._sweep_at = self._clock() + SWEEP_S
             apart("clearing batches away", self._clear_away)
             apart("clearing files away", lambda: clear_files(self._store, self._storage))
+            apart("clearing objects away", lambda: clear_objects(self._store, self._storage))
             self._collector.forget_others({batch.batch_id for batch in batches})
             self._rest_until = {one: at for one, at in self._rest_until.items() if at > self._clock()}
         if most_moved >= MANY:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import assert_never
 
 from redis.exceptions import RedisError
@@ -15,6 +16,7 @@ from genmill import keys
 from genmill.errors import JobCanceled, ModelUnavailable
 from genmill.extras import family_of
 from genmill.jobs import Claim
+from genmill.keeping import shelve
 from genmill.links import Links
 from genmill.registry import ModelSpec, Registry
 from genmill.settings import Settings
@@ -68,7 +70,9 @@ class Floor:
         storage = open_storage(settings)
         self.residents = Residents(registry, settings, storage, store, load, find_device)
         self._reports = Reports(store, self.residents)
-        self._ends = Ends(self.board, Uploader(storage, settings.upload_threads))
+        self._ends = Ends(
+            self.board, Uploader(storage, settings.upload_threads, partial(shelve, store.redis, settings=settings))
+        )
         self._calls = CallStation(store, registry, settings)
         self._deliveries = DeliveryStation(store, settings, Links(settings))
         self._publisher = Publisher(store.events)

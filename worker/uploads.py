@@ -6,12 +6,15 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import RedisError
+
 from genmill.errors import JobFailure, StorageUnavailable
 from genmill.jobs import Claim
+from genmill.keeping import outputs_folder
 from genmill.storage import Storage
 from genmill.store import Outcome, Settlement
 from worker.encoding import Encoded, developed, encoded
@@ -33,8 +36,9 @@ class Uploader:
     One set of threads makes files of outputs, as they come, another stores them: while the storage is away only files
     wait, which are much smaller than what the engines hand over."""
 
-    def __init__(self, storage: Storage, threads: int) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage, threads: int, shelve: Callable[[str], None]) -> None:
+        """`shelve` takes the id of a job of which something is to be stored; it may raise RedisError."""
+        self._storage, self._shelve = storage, shelve
         self._encoders = ThreadPoolExecutor(threads, thread_name_prefix="encode")
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="upload")
         self._done: queue.SimpleQueue[Settlement] = queue.SimpleQueue()
@@ -64,7 +68,7 @@ class Uploader:
     def discard(self, job_id: str, fences: Iterable[int]) -> None:
         """Delete what these attempts stored and can not commit any more. A storage that is down keeps it, unread."""
         for fence in fences:
-            self._pool.submit(self._delete, f"{job_id}/{fence}")
+            self._pool.submit(self._delete, f"{outputs_folder(job_id)}/{fence}")
 
     def is_pending(self, claim: Claim) -> bool:
         with self._changed:
@@ -101,6 +105,7 @@ class Uploader:
 
     def _store(self, claim: Claim, finished: Finished, files: Sequence[Encoded]) -> None:
         try:
+            self._persist(f"the shelf of job {claim.job_id}", lambda: self._shelve(claim.job_id))
             outputs = [self._put(claim, number, file) for number, file in enumerate(files)]
             self._end(claim, _settled(claim, finished, outputs))
         except StorageUnavailable:
@@ -108,7 +113,7 @@ class Uploader:
             self._end(claim)
         except Exception as err:  # noqa: BLE001  # the edge of the thread, as above
             try:
-                self._delete(f"{claim.job_id}/{claim.fence}")
+                self._delete(f"{outputs_folder(claim.job_id)}/{claim.fence}")
             finally:  # whatever is wrong with the storage
                 self._end(claim, _failed(claim, finished, err, "stored"))
 
@@ -132,20 +137,25 @@ class Uploader:
     def _put(self, claim: Claim, number: int, file: Encoded) -> dict[str, Any]:
         """The output as results tell of it. Raises StorageUnavailable when the worker leaves before the storage is
         back."""
-        key = f"{claim.job_id}/{claim.fence}/{number}{file.suffix}"
+        key = f"{outputs_folder(claim.job_id)}/{claim.fence}/{number}{file.suffix}"
+        self._persist(f"output {key}", lambda: self._storage.put(key, file.body, file.content_type))
+        return {"key": key, "content_type": file.content_type, **file.facts, "bytes": len(file.body)}
+
+    def _persist(self, what: str, store: Callable[[], None]) -> None:
+        """Again until it is done. Raises StorageUnavailable when the worker leaves before that."""
         wait_s = FIRST_RETRY_S
         while True:
             try:
-                self._storage.put(key, file.body, file.content_type)
-                self._is_away = False
-                break
-            except StorageUnavailable as err:
+                store()
+            except (StorageUnavailable, RedisError) as err:
                 self._is_away = True
-                log.warning("output %s is not stored yet, trying again in %.1f s: %s", key, wait_s, err.detail)
+                log.warning("%s is not stored yet, trying again in %.1f s: %s", what, wait_s, err)
                 if self._closing.wait(wait_s):
-                    raise
+                    raise StorageUnavailable(f"{what} is not stored") from err
                 wait_s = min(wait_s * 2, LONGEST_RETRY_S)
-        return {"key": key, "content_type": file.content_type, **file.facts, "bytes": len(file.body)}
+            else:
+                self._is_away = False
+                return
 
 
 def _settled(claim: Claim, finished: Finished, outputs: list[dict[str, Any]]) -> Settlement:

@@ -197,7 +197,7 @@ def test_odd_inputs_are_refused_in_few_words(
 ) -> None:
     before = stored()
     answer = alice("POST", "/v1/jobs", json={"model": model, "input": raw})
-    assert answer.status_code == 422, answer.text
+    assert answer.status_code in (400, 422), answer.text
     assert answer.json["errors"]
     assert stored() == before
 

@@ -19,7 +19,7 @@ from genmill.links import Links
 from genmill.registry import load_registry
 from genmill.settings import Settings
 from genmill.store import Store
-from scheduler.file_clearing import clear_files
+from scheduler.clearing import clear_files
 from tests.api.conftest import IMAGE_JOB, Caller, finish_one
 from tests.api.pictures import bomb, picture
 from tests.conftest import SettingsFactory
@@ -105,6 +105,11 @@ def test_output_of_a_job(alice: Caller, stranger: Caller, app: Flask, store: Sto
     assert again.data == b""
 
 
+def test_an_output_that_is_kept_no_more_says_so(stranger: Caller, app: Flask) -> None:
+    answer = stranger("GET", local(app.extensions["genmill"].links.output_url("gone/1/0.png")))
+    assert (answer.status_code, answer.json["error"]["code"]) == (410, "output_expired")
+
+
 def test_links_that_are_not_ours_or_too_old(stranger: Caller, app: Flask, settings: Settings) -> None:
     services: Services = app.extensions["genmill"]
     services.storage.put("outputs/a/0.png", picture(), "image/png")
@@ -122,9 +127,9 @@ def test_links_that_are_not_ours_or_too_old(stranger: Caller, app: Flask, settin
     old = Links(settings, clock=lambda: 1_000_000.0).output_url("outputs/a/0.png")
     assert stranger("GET", local(old)).status_code == 410
     gone = local(services.links.output_url("outputs/gone/0.png"))
-    assert stranger("GET", gone).status_code == 404
+    assert stranger("GET", gone).status_code == 410
     climbing = local(services.links.output_url("outputs/../../secret"))
-    assert stranger("GET", climbing).status_code in (403, 404)
+    assert stranger("GET", climbing).status_code in (403, 404, 410)
 
 
 def test_facts_list_and_deletion(alice: Caller, bob: Caller, stored: Callable[[], set[str]]) -> None:

@@ -9,9 +9,11 @@ from functools import partial
 
 import pytest
 from PIL import Image
+from redis.exceptions import ConnectionError as RedisConnectionError
 
+from genmill.batches.records import job_id_of
 from genmill.errors import OutputInvalid
-from genmill.jobs import Claim
+from genmill.jobs import Claim, new_job_id
 from genmill.store import Outcome, Settlement
 from tests.fleet import eventually
 from tests.worker.doubles import FlakyStorage, receipt
@@ -19,24 +21,54 @@ from worker.encoding import durations_ms
 from worker.engines.base import Finished, Undeveloped, Video
 from worker.uploads import Uploader
 
+SHELF: list[str] = []
 CLAIM = Claim("j1", 3, "p1", "a", "shapes@1/auto", 0, 0, 1, 1, None, False, None, ("f", [], {}))
 FINISHED = Finished("j1", receipt(), images=(Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "blue")))
 
 
 def test_outputs_go_under_job_and_fence_and_outages_are_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.uploads.FIRST_RETRY_S", 0.001)
+    SHELF.clear()
     storage = FlakyStorage(failures=3)
-    uploader = Uploader(storage, threads=2)
+    uploader = Uploader(storage, threads=2, shelve=SHELF.append)
     uploader.start(CLAIM, FINISHED)
     (done,) = eventually(uploader.take_done)
     assert (done.outcome, done.fence) == (Outcome.FINISHED, 3)
+    assert SHELF == ["j1"]
     assert sorted(storage.objects) == ["j1/3/0.png", "j1/3/1.png"]
     assert [output["key"] for output in done.result["outputs"]] == ["j1/3/0.png", "j1/3/1.png"]
     uploader.close()
 
 
+def test_nothing_is_stored_of_a_job_that_is_on_no_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.uploads.FIRST_RETRY_S", 0.001)
+    storage, tries = FlakyStorage(), []
+
+    def shelve(job_id: str) -> None:
+        tries.append((job_id, sorted(storage.objects)))
+        if len(tries) < 3:
+            raise RedisConnectionError
+
+    uploader = Uploader(storage, threads=1, shelve=shelve)
+    uploader.start(CLAIM, FINISHED)
+    (done,) = eventually(uploader.take_done)
+    assert (done.outcome, tries) == (Outcome.FINISHED, [("j1", [])] * 3)
+    uploader.close()
+
+
+def test_outputs_of_a_line_lie_with_its_batch() -> None:
+    storage, batch = FlakyStorage(), f"batch_{new_job_id()}"
+    uploader = Uploader(storage, threads=1, shelve=SHELF.append)
+    uploader.start(replace(CLAIM, job_id=job_id_of(batch, 7)), FINISHED)
+    eventually(uploader.take_done)
+    assert sorted(storage.objects) == [f"batches/{batch}/outputs/7/3/{number}.png" for number in (0, 1)]
+    uploader.discard(job_id_of(batch, 7), [3])
+    uploader.close()
+    assert not storage.objects
+
+
 def test_a_leaving_worker_does_not_wait_for_a_dead_storage() -> None:
-    uploader = Uploader(FlakyStorage(failures=10**9), threads=1)
+    uploader = Uploader(FlakyStorage(failures=10**9), threads=1, shelve=SHELF.append)
     uploader.start(CLAIM, FINISHED)
     assert uploader.is_pending(CLAIM)
     assert uploader.pending() == 2
@@ -52,7 +84,7 @@ def test_any_fault_of_an_upload_ends_its_job(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("no encoder")
 
     monkeypatch.setattr("worker.uploads.encoded", broken)
-    uploader = Uploader(FlakyStorage(), threads=1)
+    uploader = Uploader(FlakyStorage(), threads=1, shelve=SHELF.append)
     uploader.start(CLAIM, FINISHED)
     (done,) = eventually(uploader.take_done)
     assert done.outcome is Outcome.FAILED
@@ -70,7 +102,7 @@ def test_a_storage_that_can_neither_keep_nor_delete_ends_the_job_all_the_same() 
         def delete_prefix(self, *_: object) -> None:
             raise PermissionError("read only")
 
-    uploader = Uploader(Broken(), threads=1)
+    uploader = Uploader(Broken(), threads=1, shelve=SHELF.append)
     uploader.start(CLAIM, FINISHED)
     (done,) = eventually(uploader.take_done)
     assert (done.outcome, uploader.pending()) == (Outcome.FAILED, 0)
@@ -82,7 +114,7 @@ def test_what_can_no_longer_be_committed_is_deleted_and_no_neighbour() -> None:
     storage = FlakyStorage()
     for key in ("j1/1/0.png", "j1/2/0.png", "j1/22/0.png", "j2/1/0.png"):
         storage.put(key, b"", "image/png")
-    uploader = Uploader(storage, threads=1)
+    uploader = Uploader(storage, threads=1, shelve=SHELF.append)
     uploader.discard("j1", range(1, 3))
     uploader.close()
     assert sorted(storage.objects) == ["j1/22/0.png", "j2/1/0.png"]
@@ -94,7 +126,7 @@ def film(fps: int, count: int = 12) -> Video:
 
 def test_a_video_is_stored_as_one_animated_file() -> None:
     storage = FlakyStorage()
-    uploader = Uploader(storage, threads=1)
+    uploader = Uploader(storage, threads=1, shelve=SHELF.append)
     uploader.start(CLAIM, Finished("j1", receipt(), images=(film(24), film(8, count=2))))
     (done,) = eventually(uploader.take_done)
     uploader.close()
@@ -134,7 +166,7 @@ def test_pixels_are_made_by_threads_of_their_own() -> None:
         return Image.new("RGB", (8, 8), "red")
 
     storage, given = FlakyStorage(), (Undeveloped(develop), Undeveloped(lambda: film(8), 12))
-    uploader = Uploader(storage, threads=1)
+    uploader = Uploader(storage, threads=1, shelve=SHELF.append)
     uploader.start(CLAIM, Finished("j1", receipt(), images=given))
     (done,) = eventually(uploader.take_done)
     uploader.close()
@@ -143,7 +175,7 @@ def test_pixels_are_made_by_threads_of_their_own() -> None:
 
 
 def test_frames_that_are_not_made_yet_count_as_waiting() -> None:
-    uploader = Uploader(FlakyStorage(failures=10**9), threads=1)
+    uploader = Uploader(FlakyStorage(failures=10**9), threads=1, shelve=SHELF.append)
     uploader.start(CLAIM, Finished("j1", receipt(), images=(Undeveloped(lambda: film(8), 12),)))
     assert uploader.pending() == 12
     uploader.close()
@@ -158,7 +190,7 @@ def test_while_the_storage_is_away_no_pixels_wait(monkeypatch: pytest.MonkeyPatc
         made.append(number)
         return Image.new("RGB", (8, 8), "red")
 
-    uploader = Uploader(storage, threads=1)
+    uploader = Uploader(storage, threads=1, shelve=SHELF.append)
     for number in range(5):
         claim = replace(CLAIM, job_id=f"j{number}")
         uploader.start(claim, Finished(claim.job_id, receipt(), images=(Undeveloped(partial(develop, number)),)))
@@ -174,7 +206,7 @@ def test_while_the_storage_is_away_no_pixels_wait(monkeypatch: pytest.MonkeyPatc
 
 def test_an_output_that_is_none_fails_its_job_costs_its_time_and_leaves_nothing() -> None:
     storage = FlakyStorage()
-    uploader = Uploader(storage, threads=1)
+    uploader = Uploader(storage, threads=1, shelve=SHELF.append)
     good = Image.new("RGB", (8, 8), "red")
     uploader.start(CLAIM, Finished("j1", receipt(gpu_ms=7.0), images=(good, fails(OutputInvalid()))))
     (done,) = eventually(uploader.take_done)
@@ -192,7 +224,7 @@ def test_a_device_that_is_lost_meanwhile_is_told_to_the_loop() -> None:
     class AcceleratorError(RuntimeError):
         """As torch names it."""
 
-    uploader = Uploader(FlakyStorage(), threads=1)
+    uploader = Uploader(FlakyStorage(), threads=1, shelve=SHELF.append)
     uploader.start(CLAIM, Finished("j1", receipt(), images=(fails(AcceleratorError("gone")),)))
     eventually(lambda: not uploader.is_pending(CLAIM))
     with pytest.raises(AcceleratorError):
