@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from genmill.demo.fleet import DemoFailed
 from genmill.demo.plan import DemoJob
 from genmill.errors import ChildFailed
 from genmill.settings import load_settings
-from genmill.up.modules import run_module
+from genmill.up.modules import Module
 
 MODULE = "worker.engines.plain"
 """Named, not imported: only the worker's room may touch torch."""
@@ -35,18 +36,24 @@ class PlainRun:
         return sum(self.seconds.values())
 
 
+@contextmanager
+def plain_process() -> Iterator[Module]:
+    """It imports its libraries while the fleet does, and is idle until it is asked."""
+    with Module(MODULE, [str(load_settings().models)], env=_environment()) as module:
+        yield module
+
+
 def run_plain(
-    jobs: Sequence[DemoJob], inits: Mapping[int, Path], folder: Path, tell: Callable[[int], None]
+    module: Module, jobs: Sequence[DemoJob], inits: Mapping[int, Path], folder: Path, tell: Callable[[int], None]
 ) -> PlainRun:
     """One call after another, each timed; `tell` hears how many are done. Raises DemoFailed."""
-    settings = load_settings()
     calls = [
         {"input": dict(job.input), "init_image": str(inits[job.number]) if job.number in inits else None}
         for job in jobs
     ]
-    given = {"model": jobs[0].model, "device": settings.device, "calls": calls, "pictures": str(folder)}
+    given = {"model": jobs[0].model, "device": load_settings().device, "calls": calls, "pictures": str(folder)}
     try:
-        report = run_module(MODULE, [str(settings.models)], given, partial(_hear, tell), env=_environment())
+        report = module.ask(given, partial(_hear, tell))
     except ChildFailed as error:
         raise DemoFailed(f"the plain pipeline calls failed: {error.detail}") from error
     pictures = {job.number: np.load(folder / f"{place}.npy")[0] for place, job in enumerate(jobs)}

@@ -17,11 +17,12 @@ from genmill.cli.screen import Exit, Screen
 from genmill.demo.drive import Clients, collect, draw_init_images, follow, submit_all, warm_up
 from genmill.demo.fleet import running_fleet
 from genmill.demo.measure import Round, figures_of, samples_of, shortfalls
-from genmill.demo.plain import PlainRun, run_plain
+from genmill.demo.plain import PlainRun, plain_process, run_plain
 from genmill.demo.plan import DemoJob, plan_jobs
 from genmill.demo.receiver import Receiver, receiving
 from genmill.demo.report import machine, summary, write_report
 from genmill.demo.sheet import draw_sheet
+from genmill.up.modules import Module
 
 SHEET, REPORT, LOG = "contact-sheet.png", "report.json", "up.log"
 
@@ -51,10 +52,14 @@ def run_demo(out: Path, screen: Screen) -> Exit:
     with _leaving_on_signals(), tempfile.TemporaryDirectory(prefix="genmill-demo-") as name, _bars(screen) as bars:
         work = Path(name)
         inits = draw_init_images(jobs, work)
-        with receiving() as receiver, _warm_fleet(jobs, inits, receiver, bars, out / LOG) as clients:
+        with (
+            receiving() as receiver,
+            plain_process() as module,
+            _warm_fleet(jobs, inits, receiver, bars, out / LOG) as clients,
+        ):
             # A machine's speed changes while it is measured: the plain calls lie between two rounds of the fleet.
             first = _run_round(1, clients, jobs, inits, receiver, bars)
-            plain = _run_alone(jobs, inits, work, bars)
+            plain = _run_alone(module, jobs, inits, work, bars)
             rounds = [first, _run_round(2, clients, jobs, inits, receiver, bars)]
         wall_s = time.monotonic() - started
         figures = figures_of(rounds, plain, receiver.verified(), len(receiver.refused), wall_s)
@@ -95,11 +100,13 @@ def _run_round(
     return collect(jobs, handles, views)
 
 
-def _run_alone(jobs: Sequence[DemoJob], inits: dict[int, Path], work: Path, bars: _Bars) -> PlainRun:
+def _run_alone(
+    module: Module, jobs: Sequence[DemoJob], inits: dict[int, Path], work: Path, bars: _Bars
+) -> PlainRun:  # fmt: skip
     """The images as plain calls, while the fleet has nothing to do."""
     images = [job for job in jobs if job.is_image]
     line = bars.start("the images one at a time", len(images))
-    return run_plain(images, inits, work, lambda done: bars.tell(line, done))
+    return run_plain(module, images, inits, work, lambda done: bars.tell(line, done))
 
 
 @contextmanager

@@ -6,40 +6,59 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
 
 from genmill.errors import ChildFailed
 from genmill.up.orphans import python_module
 
 
-def run_module(
-    name: str,
-    arguments: Sequence[str],
-    given: Mapping[str, Any],
-    tell: Callable[[str], None],
-    *,
-    env: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """`python -m name arguments`: `given` on its stdin, its stdout as JSON; `tell` hears its stderr line by line.
+class Module:
+    """`python -m name arguments`, which has imported what it needs by the time it is asked; ended with the context."""
 
-    The process never outlives this call. Raises ChildFailed with its last words.
-    """
-    last = ""
-    with tempfile.TemporaryFile("w+") as stdin, tempfile.TemporaryFile("w+") as stdout:
-        json.dump(given, stdin)
-        stdin.seek(0)
-        with subprocess.Popen(  # noqa: S603 - a module of ours
-            [*python_module(name), *arguments], stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, text=True, env=env,
-        ) as process:  # fmt: skip
-            try:
-                for line in process.stderr or ():
-                    last = line.rstrip()
-                    tell(last)
-                process.wait()
-            finally:
-                process.kill()
-        if process.returncode != 0:
-            raise ChildFailed(last or f"exit code {process.returncode}")
-        stdout.seek(0)
-        answer: dict[str, Any] = json.load(stdout)
-    return answer
+    def __init__(self, name: str, arguments: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
+        self._stdout = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        self._process = subprocess.Popen(  # noqa: S603 - a module of ours
+            [*python_module(name), *arguments], stdin=subprocess.PIPE, stdout=self._stdout, stderr=subprocess.PIPE,
+            text=True, env=env,
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        with suppress(BrokenPipeError):  # what it has not read
+            self._process.__exit__(kind, error, trace)
+        self._stdout.close()
+
+    def ask(self, given: Mapping[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+        """Once: `given` on its stdin, its stdout as JSON; `tell` hears its stderr line by line.
+
+        Raises ChildFailed with its last words.
+        """
+        last = ""
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError), self._process.stdin as stdin:  # it has ended: its last words tell why
+                json.dump(given, stdin)
+        for line in self._process.stderr or ():
+            last = line.rstrip()
+            tell(last)
+        if self._process.wait() != 0:
+            raise ChildFailed(last or f"exit code {self._process.returncode}")
+        self._stdout.seek(0)
+        answer: dict[str, Any] = json.load(self._stdout)
+        return answer
+
+
+def run_module(
+    name: str, arguments: Sequence[str], given: Mapping[str, Any], tell: Callable[[str], None], *,
+    env: Mapping[str, str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """A Module that is started, asked and ended. Raises ChildFailed."""
+    with Module(name, arguments, env=env) as module:
+        return module.ask(given, tell)
