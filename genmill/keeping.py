@@ -16,6 +16,7 @@ from genmill.batches.parts import folder_of
 from genmill.batches.records import line_of
 from genmill.settings import Settings
 from genmill.storage import Storage
+from genmill.storage.port import is_key
 
 LOOK_AGAIN_S = 24 * 3600
 """A job that is there and has no end yet is looked for so much later."""
@@ -23,9 +24,10 @@ _SHELF = keys.PREFIXES["objectshelf"]
 
 
 def outputs_folder(job_id: str) -> str:
-    """Under it lie a job's outputs, by attempt."""
+    """Under it lie a job's outputs, by attempt. Who pushes jobs into RQ chooses their ids, also such as `files`: so a
+    job has nothing at the top."""
     line = line_of(job_id)
-    return job_id if line is None else f"{folder_of(line[0])}/outputs/{line[1]}"
+    return f"outputs/{job_id}" if line is None else f"{folder_of(line[0])}/outputs/{line[1]}"
 
 
 def inputs_folder(job_id: str) -> str:
@@ -34,8 +36,8 @@ def inputs_folder(job_id: str) -> str:
 
 
 def shelve(redis: Redis, job_id: str, settings: Settings) -> None:
-    """To be called before anything of the job is stored. Raises RedisError."""
-    if line_of(job_id) is None:
+    """To be called before anything of the job is stored. Raises RedisError. Under an id that is no key nothing is."""
+    if line_of(job_id) is None and is_key(outputs_folder(job_id)):
         commands: Any = redis  # redis-py types each reply for every decode option at once; ours are bytes
         redis.zadd(_SHELF, {job_id: commands.time()[0] + max(settings.result_ttl_s, settings.failure_ttl_s)})
 

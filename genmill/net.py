@@ -108,12 +108,8 @@ class _Unresolved(Exception):
 def _checked_shape(url: str, settings: Settings, pointer: str, *, is_http_fine: bool) -> httpx.URL:
     """Everything that can be told from the text of the URL alone."""
     if len(url) > MAX_URL_CHARS:
-        raise _fault(
-            pointer,
-            f"the URL has {len(url)} characters",
-            f"{MAX_URL_CHARS} characters",
-            f"{len(url)} characters",
-        )
+        value = f"{len(url)} characters"
+        raise _fault(pointer, f"the URL has {value}", f"{MAX_URL_CHARS} characters", value)
     try:
         parsed = httpx.URL(url)
         _ = parsed.host  # decoded as it is read: what says that it is IDNA need not be
@@ -146,12 +142,8 @@ def _addresses(parsed: httpx.URL, settings: Settings, pointer: str) -> list[str]
         raise _Unresolved(is_final=True) from None
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
     if not settings.allow_private_urls and not all(is_global(address) for address in addresses):
-        raise _fault(
-            pointer,
-            f"{parsed.host!r} does not lie on the public internet; GENMILL_ALLOW_PRIVATE_URLS=on allows others",
-            "a global address",
-            parsed.host,
-        )
+        detail = f"{parsed.host!r} does not lie on the public internet; GENMILL_ALLOW_PRIVATE_URLS=on allows others"
+        raise _fault(pointer, detail, "a global address", parsed.host)
     return addresses
 
 

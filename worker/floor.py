@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -103,7 +102,7 @@ class Floor:
                 self._leave(old)
         self.board.add(claims)
         try:
-            with self._told_of_loading(claims):
+            with self._reports.told_of_loading(claims):
                 station = self._station(claims[0].batch_key)
             if station is None:
                 raise ModelUnavailable(f"this worker has no model for {claims[0].batch_key}")  # noqa: TRY301 - ends as what loading raises
@@ -198,25 +197,6 @@ class Floor:
         self._calls.close()
         self._deliveries.close()
         self.residents.close()
-
-    @contextmanager
-    def _told_of_loading(self, claims: Sequence[Claim]) -> Iterator[None]:
-        """Where their model is not here, who asks for these jobs meanwhile hears of it; nothing else depends on it."""
-        if not self.residents.must_load(claims[0].batch_key):
-            yield
-            return
-        log.info("model of %s is loading", claims[0].batch_key)
-        self._tell_of_loading(claims, is_over=False)
-        try:
-            yield
-        finally:
-            self._tell_of_loading(claims, is_over=True)
-
-    def _tell_of_loading(self, claims: Sequence[Claim], *, is_over: bool) -> None:
-        try:
-            self.store.events.note_loading(claims, is_over=is_over)
-        except RedisError as err:
-            log.warning("nobody hears of the loading of %s: %s", claims[0].batch_key, err)
 
     def _station(self, batch_key: str) -> Station | None:
         if batch_key == keys.CALL_BATCH_KEY:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from redis.exceptions import RedisError
+
+from genmill.jobs import Claim
 from genmill.registry import Batching
 from genmill.store import Store
 from worker.engines.base import Curve, write_memory
 from worker.residency import Residents
+
+log = logging.getLogger("genmill.worker")
 
 EVERY_S = 10.0
 
@@ -35,6 +42,25 @@ class Reports:
         self._publish_curves()
         self._publish_memory()
         self._publish_switches()
+
+    @contextmanager
+    def told_of_loading(self, claims: Sequence[Claim]) -> Iterator[None]:
+        """Where their model is not here, who asks for these jobs meanwhile hears of it; nothing else depends on it."""
+        if not self._residents.must_load(claims[0].batch_key):
+            yield
+            return
+        log.info("model of %s is loading", claims[0].batch_key)
+        self._tell_of_loading(claims, is_over=False)
+        try:
+            yield
+        finally:
+            self._tell_of_loading(claims, is_over=True)
+
+    def _tell_of_loading(self, claims: Sequence[Claim], *, is_over: bool) -> None:
+        try:
+            self._store.events.note_loading(claims, is_over=is_over)
+        except RedisError as err:
+            log.warning("nobody hears of the loading of %s: %s", claims[0].batch_key, err)
 
     def _publish_batching(self, *, is_due: bool) -> None:
         """At once for a model that is new here, and now and then, because the fleet forgets it."""

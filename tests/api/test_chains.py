@@ -186,7 +186,7 @@ ODD_INPUTS = [
     {"prompt": "x", "control/image": REFERENCE}, {"prompt": "x", "a/b": REFERENCE}, {"": REFERENCE},
     {"prompt": {"from": {"from": 1}, "path": "text"}}, {"prompt": {"from": None}}, {"control": {"image": REFERENCE}},
     {"prompt": [REFERENCE]}, {"prompt": "x", "loras": [REFERENCE]}, {"x" * 5000: REFERENCE},
-    {"messages": {"0": {"content": REFERENCE}}}, {"messages": [{"content": REFERENCE}] * 100_000},
+    {"messages": {"0": {"content": REFERENCE}}}, {"messages": [{"content": REFERENCE}] * 2_000},
 ]  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def test_odd_inputs_are_refused_in_few_words(
 ) -> None:
     before = stored()
     answer = alice("POST", "/v1/jobs", json={"model": model, "input": raw})
-    assert answer.status_code in (400, 422), answer.text
+    assert answer.status_code == 422, answer.text
     assert answer.json["errors"]
     assert stored() == before
 

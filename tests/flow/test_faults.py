@@ -54,10 +54,10 @@ def test_jobs_of_a_killed_worker_finish_once_on_another(
     assert sorted({message.split("_")[1] for message in told}) == sorted(ids)
     assert len(set(told)) == len(ids)
     for record in records:
-        folder = tmp_path / "outputs" / record.job_id
+        folder = tmp_path / "outputs" / "outputs" / record.job_id
         assert eventually(lambda folder=folder: [p.name for p in folder.iterdir()]) == [str(record.fence)]
         assert [p.name for p in folder.glob("*/*.png")] == ["0.png"]
-        assert record.result["outputs"][0]["key"] == f"{record.job_id}/{record.fence}/0.png"
+        assert record.result["outputs"][0]["key"] == f"outputs/{record.job_id}/{record.fence}/0.png"
     assert eventually(lambda: no_slot_is_taken(redis))
 
 

@@ -69,16 +69,31 @@ def test_objects_go_with_their_job_and_not_before(
     redis.expire(keys.job("ended"), 1000)
     redis.hset(keys.job("runs"), "status", "started")
     clear_objects(store, files)
-    for key in ("gone/1/0.png", "inputs/gone/init.png"):
+    for key in ("outputs/gone/1/0.png", "inputs/gone/init.png"):
         with pytest.raises(NotFound):
             files.get(key)
     for job_id in ("ended", "runs", "new"):
-        assert files.get(f"{job_id}/1/0.png").body == files.get(f"inputs/{job_id}/init.png").body == b"bytes"
+        assert files.get(f"outputs/{job_id}/1/0.png").body == files.get(f"inputs/{job_id}/init.png").body == b"bytes"
     left = {name.decode(): at_s - now_s for name, at_s in redis.zrange(OBJECTS, 0, -1, withscores=True)}
     assert left["ended"] == pytest.approx(1000, abs=30)
     assert left["runs"] == pytest.approx(LOOK_AGAIN_S, abs=30)
     assert left["new"] == settings.result_ttl_s
     assert set(left) == {"ended", "runs", "new"}
+
+
+@pytest.mark.parametrize("job_id", ["files", "inputs", "batches", "imports", "-x", "x" * 600])
+def test_a_job_of_any_name_takes_nothing_of_others_with_it(
+    job_id: str, redis: Redis, store: Store, files: Storage, settings: Settings
+) -> None:
+    keys_of_others = [f"{folder}/alice/x.png" for folder in ("files", "inputs", "batches", "imports", "outputs")]
+    for key in keys_of_others:
+        files.put(key, b"bytes", "image/png")
+    shelve_job(redis, job_id, settings)
+    for member in redis.zrange(OBJECTS, 0, -1):
+        redis.zadd(OBJECTS, {member: 1})
+    clear_objects(store, files)
+    assert redis.zcard(OBJECTS) == 0
+    assert [files.get(key).body for key in keys_of_others] == [b"bytes"] * 5
 
 
 def test_clearing_objects_ends_after_a_while_and_with_the_storage(

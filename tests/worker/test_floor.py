@@ -141,11 +141,11 @@ def test_of_several_attempts_only_the_committed_outputs_stay(
     claim_into(second)
     run_dry(second)
     second.close()
-    assert [path.name for path in (folder / job_id).iterdir()] == ["2"]
+    assert [path.name for path in (folder / "outputs" / job_id).iterdir()] == ["2"]
 
-    FolderStorage(folder).put(f"{job_id}/1/0.png", b"", "image/png")  # the first is late
+    FolderStorage(folder).put(f"outputs/{job_id}/1/0.png", b"", "image/png")  # the first is late
     floor.settle()
-    eventually(lambda: [path.name for path in (folder / job_id).iterdir()] == ["2"])
+    eventually(lambda: [path.name for path in (folder / "outputs" / job_id).iterdir()] == ["2"])
 
 
 def broken(_spec: ModelSpec) -> Engine:

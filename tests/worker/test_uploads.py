@@ -35,8 +35,8 @@ def test_outputs_go_under_job_and_fence_and_outages_are_waited_out(monkeypatch: 
     (done,) = eventually(uploader.take_done)
     assert (done.outcome, done.fence) == (Outcome.FINISHED, 3)
     assert SHELF == ["j1"]
-    assert sorted(storage.objects) == ["j1/3/0.png", "j1/3/1.png"]
-    assert [output["key"] for output in done.result["outputs"]] == ["j1/3/0.png", "j1/3/1.png"]
+    assert sorted(storage.objects) == ["outputs/j1/3/0.png", "outputs/j1/3/1.png"]
+    assert [output["key"] for output in done.result["outputs"]] == ["outputs/j1/3/0.png", "outputs/j1/3/1.png"]
     uploader.close()
 
 
@@ -112,12 +112,12 @@ def test_a_storage_that_can_neither_keep_nor_delete_ends_the_job_all_the_same() 
 
 def test_what_can_no_longer_be_committed_is_deleted_and_no_neighbour() -> None:
     storage = FlakyStorage()
-    for key in ("j1/1/0.png", "j1/2/0.png", "j1/22/0.png", "j2/1/0.png"):
+    for key in ("outputs/j1/1/0.png", "outputs/j1/2/0.png", "outputs/j1/22/0.png", "outputs/j2/1/0.png"):
         storage.put(key, b"", "image/png")
     uploader = Uploader(storage, threads=1, shelve=SHELF.append)
     uploader.discard("j1", range(1, 3))
     uploader.close()
-    assert sorted(storage.objects) == ["j1/22/0.png", "j2/1/0.png"]
+    assert sorted(storage.objects) == ["outputs/j1/22/0.png", "outputs/j2/1/0.png"]
 
 
 def film(fps: int, count: int = 12) -> Video:
@@ -131,10 +131,10 @@ def test_a_video_is_stored_as_one_animated_file() -> None:
     (done,) = eventually(uploader.take_done)
     uploader.close()
     first, second = done.result["outputs"]
-    assert sorted(storage.objects) == ["j1/3/0.webp", "j1/3/1.webp"]
-    stored = storage.objects["j1/3/0.webp"]
+    assert sorted(storage.objects) == ["outputs/j1/3/0.webp", "outputs/j1/3/1.webp"]
+    stored = storage.objects["outputs/j1/3/0.webp"]
     facts = {"width": 16, "height": 8, "frames": 12, "fps": 24, "bytes": len(stored.body)}
-    assert first == {"key": "j1/3/0.webp", "content_type": "image/webp", **facts}
+    assert first == {"key": "outputs/j1/3/0.webp", "content_type": "image/webp", **facts}
     assert stored.content_type == "image/webp"
     assert (second["frames"], second["fps"]) == (2, 8)
     with Image.open(io.BytesIO(stored.body)) as video:
