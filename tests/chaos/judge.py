@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from genmill import doctor, keys
 from genmill.jobs import JobState
+from genmill.keeping import outputs_folder
 from genmill.registry import load_registry
 from tests.chaos.scene import Scene
 
@@ -68,7 +69,7 @@ def _judge_jobs(scene: Scene, outcome: Outcome) -> None:
             pipe.xlen(keys.results(job_id))
         outcome.double_commits = sum(count > 1 for count in pipe.execute())
     outputs = [
-        (f"{record.job_id}/{record.fence}/", output["key"])
+        (f"{outputs_folder(record.job_id)}/{record.fence}/", output["key"])
         for record in records
         if record and record.state is JobState.SUCCEEDED
         for output in record.result["outputs"]
