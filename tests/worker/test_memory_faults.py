@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from genmill.jobs import JobRecord, JobRequest, JobState, new_job_id
+from genmill.keeping import outputs_folder
 from genmill.registry import ModelSpec
 from genmill.store import Store
 from tests.conftest import SettingsFactory
@@ -59,7 +60,7 @@ def run_all(floor: Floor, store: Store, ids: list[str]) -> list[JobRecord]:
 
 
 def picture_of(folder: Path, record: JobRecord) -> np.ndarray[Any, Any]:
-    return np.asarray(Image.open(folder / record.job_id / "1" / "0.png")).astype(float) / 255
+    return np.asarray(Image.open(folder / outputs_folder(record.job_id) / "1" / "0.png")).astype(float) / 255
 
 
 def refuse(pipe: Any, why: Callable[[dict[str, Any]], Exception | None]) -> None:
